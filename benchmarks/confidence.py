@@ -163,7 +163,8 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
     arguments = parser.parse_args()
     run, split = sightline.load(arguments.run), "test" if arguments.test else "validation"
-    data = replace(run.config.data, source=arguments.data or run.config.data.source)
+    source = arguments.data or run.config.data.source
+    data = replace(run.config.data, source=source, extra_sources=())  # training classes only
     images = getattr(data.load(run.config.seed), split)
     if images is None or run.model.backbone is None:
         raise SystemExit(f"run must have {split} classes and a backbone, got {arguments.run}")

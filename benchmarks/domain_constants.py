@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from sightline.classifier import calibration, choice
+from sightline.classifier.methods import SPATIAL, SPATIAL_WEIGHT
 from sightline.data.episodes import sample_episodes
 from sightline.metrics import classification_metrics, classification_sums, update_classification_sums
 from sightline.models import normalization
@@ -37,29 +38,33 @@ from .domains import (
     QUERY,
     TEST_SETS,
     TRAINING_IMAGES,
-    WHITENING_DIM,
     Chosen,
     DomainSet,
+    Features,
     calibration_scales,
     fit_expected_scale,
+    fitted_normalization,
     head_for,
     load_sets,
-    make_features,
     other_embeddings,
     other_sets,
+    photos_config,
+    photos_model,
     rotated,
-    with_others,
+    spread_images,
 )
 
 EXPONENTS, SHRINKAGES = (0.0, 0.125, 0.25, 0.375, 0.5), (0.25, 1.0)
 PENALTIES, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.25, 0.5, 1.0, 2.0)
 CHOICES = ((-8.0, 0.5), (-4.0, 0.5), (-4.0, 1.0), (-2.0, 1.0), (0.0, 1.0))
+SPATIAL_PRIORS = (-4.0, -2.0, -1.0, 0.0, 1.0)
 """Values of each constant; the first is that of the strongest regularization. `CHOICES` are pairs of the log prior of
 logistic regression and prototypes, and of the weight of the evidence."""
 SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
 CHOICE_SETTINGS, CALIBRATION_SETTING = (Setting(5, 3), Setting(10, 5)), Setting(5, 5)
 BACKGROUND_WAYS, BACKGROUND_QUANTILE = (5, 10, 20), 0.9
-PARTS = ("methods", "choice", "threshold", "logistic")
+PARTS = ("methods", "map", "choice", "threshold", "logistic")
+MAP_WEIGHTS, MAP_SETTINGS = (0.0, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7), (Setting(5, 1), Setting(5, 4))
 LOGISTIC_FACTORS = (1.0, 1.3, 1.6, 2.0, 2.5)
 
 Scores = dict[Any, dict[str, float]]
@@ -107,8 +112,9 @@ def whitening_scores(sets: dict[str, DomainSet], names: Sequence[str], episodes:
     scores: Scores = {pair: {} for pair in pairs}
     for name in names:
         x = sets[name].mean
-        own = EmbeddingNormalization(x.shape[-1], whitening_dim=WHITENING_DIM)
-        mean, covariance = own.statistics(other_sets(sets, name))
+        own = EmbeddingNormalization(x.shape[-1], whitening_dim=photos_config().whitening_dim or 0)
+        others = other_sets(sets, name).values()
+        mean, covariance = own.statistics([(other.mean, other.labels) for other in others])
         own.mean.copy_(mean)
         variances, directions = torch.linalg.eigh(covariance)
         for exponent, shrinkage in pairs:
@@ -177,9 +183,9 @@ def background_fraction(sets: dict[str, DomainSet], name: str, way: int, episode
 
     The mean over classifiers of one image per class.
     """
-    x, others = with_others(sets, name)
+    x, others = sets[name].spatial, spread_images(sets, name, lambda data: data.spatial)
     drawn = sample_episodes(sets[name].classes, episodes=episodes, way=way, shot=1, query=1, seed=1, step=0)
-    head = head_for(x)
+    head = photos_model(other_sets(sets, name)).head
     state = head.encode_support(x[drawn.support], drawn.support_labels, way=way)
     own, other = (head.classify(state, y).amax(-1) for y in (x[drawn.support], others.expand(episodes, -1, -1, -1)))
     return float((other.quantile(BACKGROUND_QUANTILE, 1) / own.mean(1)).mean())
@@ -236,15 +242,36 @@ def main() -> None:
         report_threshold(sets, episodes)
     if "logistic" in arguments.parts:
         report_logistic(sets, names, episodes)
+    if "map" in arguments.parts:
+        report_map(sets, names, episodes)
     if "choice" in arguments.parts:
         report_choice(sets, names, episodes)
     if "methods" in arguments.parts:
         report_methods(sets, names, episodes)
 
 
+def report_map(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
+    """Print the accuracy for values of `feature_map_weight`, and the largest loss against a weight of 0 on any set."""
+    used = f"used: {photos_config().feature_map_weight}, and {SPATIAL_WEIGHT} by `{SPATIAL}`"
+    rows: dict[tuple[float, Setting], list[float]] = {}
+    for name in names:
+        normalization = fitted_normalization(other_sets(sets, name))
+        for weight in MAP_WEIGHTS:
+            x = rotated(normalization.with_weight(weight)(sets[name].spatial))
+            for setting in settings_of(sets[name], MAP_SETTINGS):
+                row = rows.setdefault((weight, setting), [])
+                row.append(accuracy(head_for(x), x, sets[name], setting, episodes))
+    for setting in MAP_SETTINGS:
+        print(f"\nweight of the feature map, {setting.way}-way {setting.shot}-shot: accuracy in %; {used}")
+        for weight in MAP_WEIGHTS:
+            values = torch.tensor(rows[weight, setting])
+            least = float((values - torch.tensor(rows[MAP_WEIGHTS[0], setting])).min())
+            print(f"  {weight:<19}{float(values.mean()):.2f}, least difference from 0 {least:+.2f}", flush=True)
+
+
 def report_choice(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
-    """Print a table for the prior of the choice and the weight of its evidence, in both settings."""
-    features = {name: make_features(sets, name) for name in names}
+    """Print tables for the priors of the choice and the weight of its evidence, in both settings."""
+    features = {name: Features.of(sets, name) for name in names}
     for setting in CHOICE_SETTINGS:
         own = [name for name in names if settings_of(sets[name], [Setting(setting.way, setting.shot + QUERY - 1)])]
         scores: Scores = {value: {} for value in CHOICES}
@@ -252,12 +279,21 @@ def report_choice(sets: dict[str, DomainSet], names: Sequence[str], episodes: in
             priors = choice.LOG_PRIOR | {"logistic": prior, "prototypes": prior}
             with changed(choice, LOG_PRIOR=priors, EVIDENCE_WEIGHT=weight):
                 for name in own:
-                    x, plain, _, _ = features[name]
-                    chosen, both = Chosen(head_for(x), plain.shape[-1]), torch.cat((x, plain), -1)
-                    scores[prior, weight][name] = accuracy(chosen, both, sets[name], setting, episodes)
+                    x = features[name]
+                    chosen = Chosen(head_for(x.head), x.parts)
+                    scores[prior, weight][name] = accuracy(chosen, x.for_fit, sets[name], setting, episodes)
         used = (choice.LOG_PRIOR["logistic"], choice.EVIDENCE_WEIGHT)
         title = f"log prior of logistic regression and prototypes, weight of the evidence, {setting.way}-way"
         report(f"{title} {setting.shot}-shot: accuracy in %", scores, used)
+        scores = {prior: {} for prior in SPATIAL_PRIORS}
+        for prior in SPATIAL_PRIORS:
+            with changed(choice, LOG_PRIOR=choice.LOG_PRIOR | {SPATIAL: prior}):
+                for name in own:
+                    x = features[name]
+                    chosen = Chosen(head_for(x.head), x.parts)
+                    scores[prior][name] = accuracy(chosen, x.for_fit, sets[name], setting, episodes)
+        title = f"log prior of `{SPATIAL}`, {setting.way}-way {setting.shot}-shot: accuracy in %"
+        report(title, scores, choice.LOG_PRIOR[SPATIAL])
 
 
 def report_methods(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
@@ -265,15 +301,15 @@ def report_methods(sets: dict[str, DomainSet], names: Sequence[str], episodes: i
     used = (normalization.WHITENING_EXPONENT, normalization.SHRINKAGE)
     title = "exponent of whitening and shrinkage: accuracy in %"
     report(title, whitening_scores(sets, names, episodes), used, choose_whitening)
-    features = {name: make_features(sets, name) for name in names}
+    features = {name: Features.of(sets, name) for name in names}
     scores: Scores = {
-        value: {name: ridge_accuracy(x[0], sets[name], value, episodes) for name, x in features.items()}
+        value: {name: ridge_accuracy(x.head, sets[name], value, episodes) for name, x in features.items()}
         for value in PENALTIES
     }
     report("ridge penalty: accuracy in %", scores, RIDGE_PENALTY)
     scores = {
         value: {
-            name: calibration_error(Chosen(head_for(x[0])), x[0], sets[name], value, episodes)
+            name: calibration_error(Chosen(head_for(x.head)), x.head, sets[name], value, episodes)
             for name, x in features.items()
             if settings_of(sets[name], [Setting(CALIBRATION_SETTING.way, CALIBRATION_SETTING.shot + QUERY - 1)])
         }

@@ -36,11 +36,11 @@ from .domains import (
     TRAINING_IMAGES,
     Chosen,
     DomainSet,
+    Features,
     compare_with_logistic,
     head_for,
     image_sets,
     load_sets,
-    make_features,
     selection,
 )
 
@@ -74,12 +74,12 @@ def print_choices(
         print(f"{'':26}{'photos':>10}{'glyphs':>10}{'auto':>10}{'photos chosen, %':>20}{'right, %':>12}", flush=True)
         rows = []
         for name, (tokens, kinds) in glyphs.items():
-            x, plain, _, _ = make_features(sets, name)
+            features = Features.of(sets, name)
             options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
-            choices = (Chosen(head_for(x), plain.shape[-1]), Chosen(head))
+            choices = (Chosen(head_for(features.head), features.parts), Chosen(head))
             accuracies = [
                 torch.cat(evaluate_episodes(chosen, y, sets[name].classes, setting, **options).accuracies).double()
-                for chosen, y in zip(choices, (torch.cat((x, plain), -1), tokens), strict=True)
+                for chosen, y in zip(choices, (features.for_fit, tokens), strict=True)
             ]
             prior = LOG_PRIOR * (1 - 2 * kinds[torch.arange(episodes) % DRAWS].double())  # in favor of photos
             if setting.shot > 1:

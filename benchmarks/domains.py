@@ -3,11 +3,13 @@
     python -m benchmarks.domains DATA [--cache FOLDER] [--episodes 2000] [--weights FILE] [--before FOLDER]
 
 DATA has `domains/*.zip`, `cifar100`, `cub200`, `omniglot` and `splits`. Up to 25 classes of 20 images of each set are
-embedded by EfficientNet-Lite0 in seven views and kept in the cache. The head of a set has the normalization statistics
-of all other sets (training classes of CIFAR-FS and CUB; of the left-out set and its training classes nothing), and
-no blocks, as at the initialization of its attention. Every method sees the same episodes. `cheap` is the recipe of
-seven views, square root, background mean, unit length and logistic regression. `fit` is the choice that
-`FewShotClassifier.fit` makes in each episode. `--before` is the folder of an earlier model, without views.
+embedded by EfficientNet-Lite0 in seven views, with a feature map of the whole image, and kept in the cache. The head of
+a set has the normalization statistics of all other sets (training classes of CIFAR-FS and CUB; of the left-out set and
+its training classes nothing). Every method sees the same episodes. `1 view`, `views` and `cheap` are baselines on
+pooled features, `cheap` the recipe of seven views, square root, background mean, unit length and logistic regression.
+`prototypes` and `logistic` take the embeddings of the head, `spatial` those with a larger weight of the feature map.
+`fit` is the choice that `FewShotClassifier.fit` makes in each episode. `--before` is the folder of an earlier model,
+without views.
 `--write` writes the pretrained model `photos`.
 
 Then: how often each method is chosen; calibration and rejection of fitted classifiers; and methods without statistics
@@ -17,11 +19,11 @@ constants of the methods, `benchmarks.domain_models` the pretrained model.
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import safetensors.torch
 import torch
@@ -32,11 +34,12 @@ from sightline import config
 from sightline.classifier import calibration
 from sightline.classifier.choice import fit_scales, log_likelihood, method_weights
 from sightline.classifier.fitted import Fitted
-from sightline.classifier.methods import available_methods, blend_members, make_method
+from sightline.classifier.methods import SPATIAL, SPATIAL_WEIGHT, available_methods, blend_members, make_method
 from sightline.classifier.support import SupportSet
 from sightline.data.episodes import ClassIndex, sample_episodes
 from sightline.data.images.class_splits import load_classes
 from sightline.data.images.datasets import ImageSet
+from sightline.errors import check
 from sightline.files import CONFIG, WEIGHTS, write_bytes
 from sightline.metrics import (
     auroc,
@@ -50,7 +53,7 @@ from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.few_shot_head import FewShotHead
 from sightline.models.image_encoders import EfficientNetEmbedder
-from sightline.models.normalization import EmbeddingNormalization
+from sightline.models.normalization import SpatialNormalization, make_normalization
 from sightline.models.preprocessing import image_views
 from sightline.tasks.few_shot.config import FewShotTaskConfig, Setting
 from sightline.tasks.few_shot.evaluate import evaluate_episodes
@@ -69,7 +72,6 @@ TRAINING_IMAGES = {"cifar_fs_train": 4, "cub_train": 5}
 TRAINING_CLASSES = {"cifar_fs": "cifar_fs_train", "cub": "cub_train"}
 TEST_SETS = ("cifar_fs", "cub", "omniglot")
 """Sets of test classes, of which nothing is used for any other set."""
-WHITENING_DIM = 256
 LOG_SCALES = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64)
 """Log calibration scales that are compared."""
 BEFORE_EPISODES = 100
@@ -88,6 +90,8 @@ class DomainSet:
     """Embeddings (N, M) of earlier stages, of the whole image."""
     classes: ClassIndex
     labels: Tensor
+    feature_map: Tensor
+    """float32 (N, F): positions of the last map of twice the resolution, of the whole image."""
 
     @property
     def single(self) -> Tensor:
@@ -97,12 +101,17 @@ class DomainSet:
     def to(self, device: str) -> "DomainSet":
         """The same on another device."""
         stages = {key: x.to(device) for key, x in self.stages.items()}
-        return DomainSet(self.views.to(device), stages, self.classes, self.labels)
+        return DomainSet(self.views.to(device), stages, self.classes, self.labels, self.feature_map.to(device))
 
     @property
     def mean(self) -> Tensor:
         """Mean embeddings of all views: (N, 1, M)"""
         return self.views.mean(0)[:, None]
+
+    @property
+    def spatial(self) -> Tensor:
+        """Embeddings as the model `photos` takes them, with the feature map: (N, 1, M + F)"""
+        return torch.cat((self.mean, self.feature_map[:, None]), -1)
 
 
 def image_sets(data: Path) -> dict[str, Callable[[], ImageSet]]:
@@ -145,9 +154,12 @@ def embed(images: ImageSet, name: str, embedder: EfficientNetEmbedder) -> dict[s
     new_labels[classes] = torch.arange(len(classes))
     views: list[list[Tensor]] = [[] for _ in range(VIEWS)]
     stages: dict[str, list[Tensor]] = {f"stage of {channels}": [] for channels in STAGES.values()}
+    maps: list[Tensor] = []
     for batch in images.pixels[indices].split(8):
         for number, view in enumerate(image_views(embedder.resize(batch), VIEWS)):
             x = embedder.normalize(view).contiguous(memory_format=torch.channels_last)
+            if number == 0:
+                maps.append(embedder.features(x)[1][:, -embedder.map_dim :].half())
             for i, block in enumerate(embedder.model.blocks):  # type: ignore[arg-type]
                 x = block(x)
                 if number == 0 and i in STAGES:
@@ -156,6 +168,7 @@ def embed(images: ImageSet, name: str, embedder: EfficientNetEmbedder) -> dict[s
     tensors = {name: torch.cat(parts) for name, parts in stages.items()}
     return tensors | {
         "views": torch.stack([torch.cat(parts) for parts in views]),
+        "map": torch.cat(maps),
         "labels": new_labels[images.labels[indices]],
     }
 
@@ -167,14 +180,15 @@ def load_sets(data: Path, cache: Path, weights: str | None) -> dict[str, DomainS
     for name, read in image_sets(data).items():
         path = cache / f"{name}.safetensors"
         if not path.is_file():
-            embedder = embedder or EfficientNetEmbedder(weights)
+            embedder = embedder or EfficientNetEmbedder(weights, is_spatial=True)
             tensors = embed(read(), name, embedder)
             safetensors.torch.save_file({key: x.contiguous() for key, x in tensors.items()}, path)
         tensors = safetensors.torch.load_file(path)
-        labels = tensors.pop("labels")
+        check("map" in tensors, f"the cache must have feature maps, got {path} without; remove it")
+        labels, feature_map = tensors.pop("labels"), tensors.pop("map").float()
         classes = ClassIndex.from_labels(labels, tuple(map(str, range(int(labels.max()) + 1))))
         stages = {key: x.float() for key, x in tensors.items() if key != "views"}
-        sets[name] = DomainSet(tensors["views"].float(), stages, classes, labels)
+        sets[name] = DomainSet(tensors["views"].float(), stages, classes, labels, feature_map)
     return sets
 
 
@@ -186,10 +200,24 @@ def rotated(x: Tensor) -> Tensor:
     return (x[:, 0] @ torch.linalg.svd(x[:, 0], full_matrices=False).Vh.mT)[:, None]
 
 
-def other_sets(sets: dict[str, DomainSet], name: str) -> list[tuple[Tensor, Tensor]]:
-    """Embeddings and labels of all sets but one, and but test classes."""
+def other_sets(sets: dict[str, DomainSet], name: str) -> dict[str, DomainSet]:
+    """All sets but one, and but test classes."""
     left_out = {name, TRAINING_CLASSES.get(name), *TEST_SETS}
-    return [(other.mean, other.labels) for key, other in sets.items() if key not in left_out]
+    return {key: other for key, other in sets.items() if key not in left_out}
+
+
+def photos_config() -> FewShotConfig:
+    """The config of the model `photos`."""
+    task = config.build(FewShotTaskConfig, config.read(Path("configs/few-shot-photos.yaml")))
+    return replace(task.model, image_size=task.data.image_size, channels=3)
+
+
+def fitted_normalization(sets: dict[str, DomainSet]) -> SpatialNormalization:
+    """The normalization of the model `photos` with the statistics of these sets."""
+    normalization = make_normalization(photos_config())
+    assert isinstance(normalization, SpatialNormalization)
+    normalization.set_statistics([(data.spatial, data.labels) for data in sets.values()])
+    return normalization.to(next(iter(sets.values())).views.device)
 
 
 def head_for(x: Tensor, readout: str = "ridge", power: float | None = None) -> FewShotHead:
@@ -200,10 +228,9 @@ def head_for(x: Tensor, readout: str = "ridge", power: float | None = None) -> F
 
 
 def _on_part(
-    method: Callable[..., Tensor], size: int, is_last: bool, support: Tensor, labels: Tensor, query: Tensor, *, way: int
+    method: Callable[..., Tensor], part: slice, support: Tensor, labels: Tensor, query: Tensor, *, way: int
 ) -> Tensor:
-    """A method on the last `size` dimensions of the embeddings, or on the others."""
-    part = slice(-size, None) if is_last else slice(-size)
+    """A method on some dimensions of the embeddings."""
     return method(support[..., part], labels, query[..., part], way=way)
 
 
@@ -213,13 +240,13 @@ class Chosen:
     def __init__(
         self,
         head: FewShotHead,
-        plain_dim: int = 0,
+        parts: Mapping[str, int] | None = None,
         *,
         has_prior: bool = True,
         is_calibrated: bool = False,
         expected: Sequence[float] = calibration.EXPECTED_SCALE,
     ):
-        """The last `plain_dim` dimensions of the embeddings are those that are not whitened, for `logistic`.
+        """`parts` has the dimensions of further embeddings for some methods, which follow those for all others.
 
         `has_prior` is that of `methods.has_prior`. If `is_calibrated`, logits are multiplied by the calibration scale;
         with one image per class, it is that of the constants `expected`.
@@ -228,9 +255,14 @@ class Chosen:
         self.head, self.is_calibrated, self.expected = head, is_calibrated, expected
         names = [name for name in available_methods(head) if name != "blend"]
         self.heads: dict[str, Callable[..., Tensor]] = {name: make_method(head, name) for name in names}  # type: ignore[dict-item]
-        if plain_dim:
-            self.heads = {name: partial(_on_part, f, plain_dim, name == "logistic") for name, f in self.heads.items()}
-        self.plain_dim = plain_dim
+        parts = parts or {}
+        if SPATIAL in parts:
+            self.heads[SPATIAL] = head
+        self.own, start = slice(0, -sum(parts.values()) or None), -sum(parts.values())
+        slices = {}
+        for name, size in parts.items():
+            slices[name], start = slice(start, (start + size) or None), start + size
+        self.heads = {name: partial(_on_part, f, slices.get(name, self.own)) for name, f in self.heads.items()}
         self.counts = Counter[str]()
         self.evidence: list[float] = []
         """The log-likelihood of the held-out images of each episode."""
@@ -243,8 +275,8 @@ class Chosen:
             logits = self.heads[default](support, labels, query, way=way)
             if not self.is_calibrated:
                 return logits
-            own = support[..., : support.shape[-1] - self.plain_dim]
-            similarity = self.head.class_similarity(self.head.encode_support(own, labels, way=way))
+            state = self.head.encode_support(support[..., self.own], labels, way=way)
+            similarity = self.head.class_similarity(state)
             factor = 1.0 if self.has_prior else calibration.LOGISTIC_FACTOR
             return factor * calibration.expected_scale(similarity, way, self.expected).float()[:, None, None] * logits
         held_out, targets = self.held_out(support, labels, way, shot)
@@ -296,23 +328,41 @@ def calibration_scales(logits: Tensor, labels: Tensor, prior_std: float = calibr
     return LOG_SCALES[torch.stack(losses).argmin(0)].exp()
 
 
-Features = dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]
-"""For each set, embeddings as the head takes them, those of the cheap recipe, of one view, and means of all views."""
+class Features(NamedTuple):
+    """The embeddings (N, 1, D) of a set for each method."""
 
+    head: Tensor
+    """Normalized, as the head of `photos` takes them."""
+    spatial: Tensor
+    """The same with a larger weight of the feature map."""
+    plain: Tensor
+    """Those of the cheap recipe: pooled features that are not whitened."""
+    single: Tensor
+    """Pooled features of one view."""
+    mean: Tensor
+    """Mean pooled features of all views."""
 
-def make_features(sets: dict[str, DomainSet], name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The embeddings of a set, see `Features`."""
-    data = sets[name]
-    normalization = EmbeddingNormalization(data.views.shape[-1], whitening_dim=WHITENING_DIM)
-    normalization.set_statistics(other_sets(sets, name))
-    normalization.to(data.views.device)
-    whitened, plain = normalization(data.mean), normalization.without_whitening()(data.mean)
-    return rotated(whitened), rotated(plain), rotated(data.single), rotated(data.mean)
+    @classmethod
+    def of(cls, sets: dict[str, DomainSet], name: str) -> Self:
+        """Those of a set, with the statistics of the others."""
+        data, normalization = sets[name], fitted_normalization(other_sets(sets, name))
+        larger = normalization.with_weight(SPATIAL_WEIGHT)
+        normalized = (f(data.spatial) for f in (normalization, larger, normalization.without_whitening()))
+        return cls(*(rotated(x) for x in (*normalized, data.single, data.mean)))
+
+    @property
+    def for_fit(self) -> Tensor:
+        """Those of the methods that `fit` chooses from, see `Chosen`."""
+        return torch.cat((self.head, self.spatial, self.plain), -1)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts of `for_fit` after the first, for `Chosen`."""
+        return {SPATIAL: self.spatial.shape[-1], "logistic": self.plain.shape[-1]}
 
 
 def accuracies(
-    sets: dict[str, DomainSet],
-    name: str,
+    data: DomainSet,
     features: Features,
     setting: Setting,
     episodes: int,
@@ -320,13 +370,12 @@ def accuracies(
     counts: Counter[str],
 ) -> dict[str, Tensor] | None:
     """The accuracy of each method in each episode; None if the set has too few classes or images."""
-    data = sets[name]
     images = int(data.classes.counts.min())
     if setting.way > len(data.classes.names) or setting.shot >= images:
         return None
-    x, plain, single, mean = features[name]
+    x, _, plain, single, mean = features
     head = head_for(x)
-    chosen = Chosen(head, plain.shape[-1])
+    chosen = Chosen(head, features.parts)
     methods: dict[str, tuple[Any, Tensor]] = {
         **{f"1 view {key}": (BASELINES[key], single) for key in ("nearest", "protonet", "logistic")},
         **{f"views {key}": (BASELINES[key], mean) for key in ("protonet", "logistic")},
@@ -334,7 +383,8 @@ def accuracies(
         "prototypes": (head.without_blocks("prototypes"), x),
         "logistic": (head.without_blocks("logistic"), x),
         "head": (head, x),
-        "fit": (chosen, torch.cat((x, plain), -1)),
+        SPATIAL: (head, features.spatial),
+        "fit": (chosen, features.for_fit),
     }
     options = {"query": min(QUERY, images - setting.shot), "episodes": episodes, "with_unknown": False}
     results = {
@@ -351,7 +401,11 @@ def accuracies(
 
 
 def print_accuracies(
-    sets: dict[str, DomainSet], features: Features, settings: list[Setting], episodes: int, before: FewShotHead | None
+    sets: dict[str, DomainSet],
+    features: dict[str, Features],
+    settings: list[Setting],
+    episodes: int,
+    before: FewShotHead | None,
 ) -> None:
     """A table for each setting, and the choices."""
     counts: dict[Setting, Counter[str]] = {}
@@ -359,7 +413,7 @@ def print_accuracies(
         counts[setting], rows = Counter(), {}
         for name in sets:
             if name not in TRAINING_IMAGES:
-                rows[name] = accuracies(sets, name, features, setting, episodes, before, counts[setting])
+                rows[name] = accuracies(sets[name], features[name], setting, episodes, before, counts[setting])
         methods = list(next(row for row in rows.values() if row is not None))
         baselines = [key for key in methods if key.startswith(("1 view", "views"))] + [
             "prototypes",
@@ -387,27 +441,26 @@ def print_accuracies(
         print(f"{setting.way}-way {setting.shot}-shot: {shares}")
 
 
-def print_calibration(sets: dict[str, DomainSet], features: Features, episodes: int) -> None:
+def print_calibration(sets: dict[str, DomainSet], features: dict[str, Features], episodes: int) -> None:
     """Calibration errors of fitted classifiers; the constants for one image per class leave the set out, too."""
     print(f"\ncalibration error in %, {episodes} classifiers of 20 classes or {4 * episodes} of 5 classes of each set:")
     print("choice of `fit`; head alone, not calibrated")
     print(f"{'':26}" + "".join(f"{f'{way}-way {shot}-shot':>22}" for way, shot, _ in CONFIDENCE_SETTINGS))
     columns: dict[Setting, list[list[float]]] = {setting: [] for setting in CONFIDENCE_SETTINGS}
     for name in features:
-        x, plain, _, _ = features[name]
-        data, cells = sets[name], []
+        x, data, cells = features[name].head, sets[name], []
         head, expected = head_for(x), fit_expected_scale(sets, features, left_out=name)
         for setting in CONFIDENCE_SETTINGS:
             images = int(data.classes.counts.min())
             if setting.way > len(data.classes.names) or setting.shot >= images:
                 cells.append("n/a")
                 continue
-            chosen = Chosen(head, plain.shape[-1], is_calibrated=True, expected=expected)
+            chosen = Chosen(head, features[name].parts, is_calibrated=True, expected=expected)
             query, count = min(QUERY, images - setting.shot), episodes * 20 // setting.way
             options = {"query": query, "episodes": count, "with_unknown": False}
             row = [
                 100 * classification_metrics(evaluate_episodes(*method, data.classes, setting, **options).sums)[ERROR]
-                for method in ((chosen, torch.cat((x, plain), -1)), (head, x))
+                for method in ((chosen, features[name].for_fit), (head, x))
             ]
             columns[setting].append(row)
             cells.append("{:.1f}; {:.1f}".format(*row))
@@ -418,13 +471,13 @@ def print_calibration(sets: dict[str, DomainSet], features: Features, episodes: 
 
 
 def fit_expected_scale(
-    sets: dict[str, DomainSet], features: Features, left_out: str | None = None
+    sets: dict[str, DomainSet], features: dict[str, Features], left_out: str | None = None
 ) -> tuple[float, float, float]:
     """`calibration.EXPECTED_SCALE` that minimizes the cross entropy on all sets but one; test classes are not used."""
     batches = []
     for name in features:
         if name not in (left_out, *TEST_SETS):
-            x, data = features[name][0], sets[name]
+            x, data = features[name].head, sets[name]
             batches += [_one_shot_logits(data, x, way) for way in (5, 10, 20) if way <= len(data.classes.names)]
     constants = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.LBFGS([constants], max_iter=50, line_search_fn="strong_wolfe")
@@ -461,7 +514,7 @@ def _one_shot_logits(data: DomainSet, x: Tensor, way: int) -> tuple[Tensor, Tens
 
 @torch.no_grad()
 def confidence(
-    data: DomainSet, head: FewShotHead, x: Tensor, others: Tensor, setting: Setting, classifiers: int, method: str
+    data: DomainSet, model: FewShot, x: Tensor, others: Tensor, setting: Setting, classifiers: int, method: str
 ) -> list[float]:
     """The values of `CONFIDENCE_COLUMNS`; `others` are embeddings of images of other sets."""
     way, shot, _ = setting
@@ -473,8 +526,6 @@ def confidence(
     labels, names = torch.arange(way).repeat_interleave(shot), tuple(map(str, range(way * shot)))
     sums, targets = classification_sums(way, torch.device("cpu")), torch.arange(way).repeat_interleave(query)
     scores: tuple[list[Tensor], ...] = ([], [], [])
-    model = FewShot(head.config).eval()
-    model.head = head
     for support, queries in zip(drawn.support[:, : way * shot], drawn.query, strict=True):
         fitted = Fitted(model, SupportSet(x[support], labels, names[:way], names), None, method)
         logits = calibration.classify(fitted.head, fitted.state, torch.cat((x[queries], others)))
@@ -490,14 +541,12 @@ def confidence(
     return row
 
 
-def with_others(sets: dict[str, DomainSet], name: str) -> tuple[Tensor, Tensor]:
-    """Embeddings of a set, as `Features` has them, and of 20 images of each other set."""
-    normalization = EmbeddingNormalization(sets[name].views.shape[-1], whitening_dim=WHITENING_DIM)
-    normalization.set_statistics(other_sets(sets, name))
-    normalization.to(sets[name].views.device)
-    own, others = sets[name].mean, spread_images(sets, name, lambda data: data.mean)
-    both = rotated(normalization(torch.cat((own, others))))
-    return both[: len(own)], both[len(own) :]
+def photos_model(sets: dict[str, DomainSet]) -> FewShot:
+    """The model `photos` with the statistics of these sets."""
+    torch.manual_seed(0)
+    model = FewShot(photos_config()).eval().requires_grad_(False)
+    model.head.normalization = fitted_normalization(sets)
+    return model.to(next(iter(sets.values())).views.device)
 
 
 def spread_images(sets: dict[str, DomainSet], left_out: str, select: Callable[[DomainSet], Tensor]) -> Tensor:
@@ -506,7 +555,7 @@ def spread_images(sets: dict[str, DomainSet], left_out: str, select: Callable[[D
     return torch.cat([x[torch.linspace(0, len(x) - 1, 20).long()] for x in chosen])
 
 
-def print_confidence(sets: dict[str, DomainSet], classifiers: int, before: FewShotHead | None) -> None:
+def print_confidence(sets: dict[str, DomainSet], classifiers: int, before: FewShot | None) -> None:
     """Rejection and calibration of fitted classifiers."""
     print("\ncalibration error in %; % of known images refused at the default threshold; for unknown images of other")
     print("classes of the set, then for images of other sets: AUROC, % accepted if 10% of known ones are refused, and")
@@ -521,8 +570,9 @@ def print_confidence(sets: dict[str, DomainSet], classifiers: int, before: FewSh
             if setting.way > len(data.classes.names) or setting.shot >= int(data.classes.counts.min()):
                 print(f"{name:26}{'n/a':>11}")
                 continue
-            x, others = with_others(sets, name)
-            row = confidence(data, head_for(x, power=1.0), x, others, setting, classifiers, "auto")
+            model = photos_model(other_sets(sets, name))
+            others = spread_images(sets, name, lambda other: other.spatial)
+            row = confidence(data, model, data.spatial, others, setting, classifiers, "auto")
             if before is not None:
                 single = spread_images(sets, name, lambda other: other.single)
                 row += confidence(data, before, data.single, single, setting, classifiers, "head")
@@ -579,12 +629,8 @@ def compare_with_logistic(kind: str, sets: dict[str, DomainSet], embeddings: dic
 def write_model(sets: dict[str, DomainSet], folder: Path) -> None:
     """Write the model of configs/few-shot-photos.yaml with the statistics of all sets, without training it."""
     task = config.build(FewShotTaskConfig, config.read(Path("configs/few-shot-photos.yaml")))
-    task = replace(task, model=replace(task.model, image_size=task.data.image_size, channels=3))
-    torch.manual_seed(0)
-    model = FewShot(task.model)
-    assert model.head.normalization is not None
-    used = [x for name, x in sets.items() if name not in TEST_SETS]
-    model.head.normalization.set_statistics([(x.mean, x.labels) for x in used])
+    task = replace(task, model=photos_config())
+    model = photos_model({name: data for name, data in sets.items() if name not in TEST_SETS})
     state = {name: x.half() if x.dim() > 1 else x for name, x in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / CONFIG, config.dump(task).encode())
@@ -611,7 +657,7 @@ def main() -> None:
         write_model(sets, arguments.write)
         return
     sets = {name: x.to(arguments.device) for name, x in sets.items()}
-    before = sightline.load(arguments.before).model.head.eval().to(arguments.device) if arguments.before else None
+    before = sightline.load(arguments.before).model.eval().to(arguments.device) if arguments.before else None
     counts = ", ".join(
         f"{name} {len(x.classes.names)} classes of {int(x.classes.counts.min())}" for name, x in sets.items()
     )
@@ -619,10 +665,10 @@ def main() -> None:
     parts = arguments.parts.split(",")
     with torch.no_grad():
         evaluated = [name for name in sets if name not in TRAINING_IMAGES]
-        features = {name: make_features(sets, name) for name in evaluated}
+        features = {name: Features.of(sets, name) for name in evaluated}
         if "accuracy" in parts:
             settings = [Setting.parse(name) for name in arguments.settings.split(",")]
-            print_accuracies(sets, features, settings, arguments.episodes, before)
+            print_accuracies(sets, features, settings, arguments.episodes, None if before is None else before.head)
         if "calibration" in parts:
             print_calibration(sets, features, max(1, arguments.episodes // 10))
         if "confidence" in parts:

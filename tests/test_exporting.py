@@ -357,3 +357,9 @@ def test_missing_packages_and_formats_are_named(tiny_run, tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'sightline\[export\]'"):
         sightline.export(tiny_run, tmp_path)
+
+
+def test_a_model_with_a_regression_is_exported_for_torch_only(tmp_path):
+    assert sightline.export("photos", tmp_path / "photos", format="torch")
+    with pytest.raises(SightlineError, match="format must be torch for the part 'model', which has operations that"):
+        sightline.export("photos", tmp_path / "onnx", format="onnx")

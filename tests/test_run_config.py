@@ -44,7 +44,7 @@ def test_the_encoder_is_that_of_the_run_that_training_starts_from():
     given = resolve_config(None, ["task=captioning", "start_from=caption", "data.max_tokens=20"])[0]
     assert given.data.max_tokens == 20
     few_shot = resolve_config(None, ["task=few_shot", "start_from=photos", "data.augmented_copies=1"])[0]
-    assert few_shot.data.embedder == "efficientnet_lite0"
+    assert few_shot.data.embedder == "efficientnet_lite0_spatial"
 
 
 def test_changes_keep_the_other_values_of_their_section():

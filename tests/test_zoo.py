@@ -163,7 +163,7 @@ def test_glyphs_separates_drawn_characters(tmp_path):
     ("name", "expected"),
     [
         ("glyphs", [2.560353, 3.681885, 6.007399, 6.656114, 4.966304]),
-        ("photos", [2.951086, 2.914809, 2.878556, 3.061864, 2.86612]),
+        ("photos", [2.705499, 2.461055, 2.59519, 2.614798, 2.783146]),
     ],
 )
 def test_logits_of_pretrained_heads_equal_the_recorded_ones(name, expected):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .errors import MissingDependencyError, check
+from .errors import MissingDependencyError, SightlineError, check
 from .files import atomic_write, versions, write_bytes
 
 Format = Literal["onnx", "torch"]
@@ -160,7 +160,11 @@ def _torch_runner(path: Path) -> Any:
 
 def _save_onnx(program: torch.export.ExportedProgram, part: Part, path: Path) -> None:
     names: dict[str, Any] = {"input_names": list(part.examples[0]), "output_names": list(part.outputs)}
-    converted = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+    try:
+        converted = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+    except torch.onnx.OnnxExporterError as error:
+        rule = f"format must be torch for the part {part.name!r}, which has operations that ONNX lacks"
+        raise SightlineError(f"{rule} (such as the fit of a ridge regression), got onnx") from error
     assert converted is not None
     converted.save(str(path), external_data=False)
 

@@ -45,7 +45,8 @@ class FewShotEstimator(ClassifierMixin, BaseEstimator):
     Args:
         model: A model for `FewShotClassifier.pretrained`, such as `photos`.
         embedder: A torch module, another callable, or a `CustomEmbedder`, in place of `model`.
-        method: How `FewShotClassifier.fit` classifies: `head`, `prototypes`, `ridge`, `logistic`, `blend`, or `auto`.
+        method: How `FewShotClassifier.fit` classifies: `head`, `prototypes`, `ridge`, `spatial`, `logistic`,
+            `blend`, or `auto`.
         reject: The fraction of samples of known classes that may be rejected as unknown; None for the default.
         device: `cpu`, `cuda` or `auto`.
     """

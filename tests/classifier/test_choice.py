@@ -15,7 +15,7 @@ from sightline.classifier.choice import (
     log_likelihood,
     method_weights,
 )
-from sightline.classifier.methods import METHODS
+from sightline.classifier.methods import METHODS, SPATIAL
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.models.few_shot import FewShot
@@ -30,9 +30,16 @@ def make_clusters(classes: int, count: int, std: float = 0.5, seed: int = 0) -> 
     return {f"class {i}": cluster for i, cluster in enumerate(means + std * noise)}
 
 
+def spatial_classifier() -> FewShotClassifier:
+    """A classifier of embeddings of 3 pooled features and a feature map of 2 x 2 positions of 2 channels."""
+    options = {"feature_map_size": 2, "feature_map_channels": 2, "power": 1.0, "readout": "ridge"}
+    return FewShotClassifier(FewShot(FewShotConfig(backbone="none", embed_dim=M, depth=0, **options)).eval())
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "head"])
 def test_every_method_predicts_explains_and_is_stored(method, tmp_path):
-    classifier = FewShotClassifier().fit(make_clusters(3, 4), method=method)
+    classifier = spatial_classifier() if method == SPATIAL else FewShotClassifier()
+    classifier.fit(make_clusters(3, 4), method=method)
     query = make_clusters(3, 5, seed=1)
     predictions = [p for x in query.values() for p in classifier.predict(x)]
     labels = [name for name in query for _ in range(5)]
@@ -43,6 +50,23 @@ def test_every_method_predicts_explains_and_is_stored(method, tmp_path):
     assert loaded.fitted.choice.method == method
     assert [p.scores for x in query.values() for p in loaded.predict(x)] == [p.scores for p in predictions]
     assert loaded.add("new", torch.ones(2, M)).fitted.choice.method == method
+
+
+def test_map_has_more_weight_if_held_out_images_show_that_it_tells_more():
+    torch.manual_seed(0)
+    noise, means = torch.randn(5, 6, M), 1.4 * torch.randn(5, 1, M)
+    in_the_map = noise + means * (torch.arange(M) >= 3)
+    pooled = noise + means * (torch.arange(M) < 3) * 2
+    chosen = [spatial_classifier().fit(dict(enumerate(x))).fitted.choice for x in (in_the_map, pooled)]
+    assert [choice.method == SPATIAL for choice in chosen] == [True, False]
+    accuracies = dict(chosen[0].accuracies)
+    assert accuracies[SPATIAL] > accuracies["ridge"]
+
+
+def test_spatial_is_refused_without_a_feature_map():
+    match = "must be one of prototypes, ridge, logistic, blend if the model is not ridge regression on embeddings with"
+    with pytest.raises(SightlineError, match=match):
+        FewShotClassifier().fit(make_clusters(3, 4), method=SPATIAL)
 
 
 def test_weights_follow_the_log_likelihood_and_the_prior():

@@ -11,6 +11,7 @@ from sightline import FewShotClassifier, config
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.image_encoders import NO_MAP
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,13 @@ class QuarterEmbedder:
     """The mean of each quarter of the image."""
 
     name, embed_dim, image_size, channels, grid = "quarters", 4, 8, 1, (2, 2)
+    map_shape, map_dim = NO_MAP, 0
 
     def to(self, device):
         return self
+
+    def token_dim(self, tokens):
+        return self.embed_dim
 
     def embed(self, pixels, tokens, **options):
         assert pixels.dtype == torch.uint8

@@ -4,6 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from sightline import FewShotClassifier
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.layers.efficientnet import EfficientNetLite, convert_state_dict
 from sightline.models.embedders import BackboneEmbedder, ExternalEmbedder, load_embedder
@@ -118,6 +119,70 @@ def test_efficientnet_features(efficientnet):
     assert not patches.requires_grad
     torch.testing.assert_close(patches, expected, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(efficientnet.embed(pixels)[:, 0], expected.mean(1), rtol=1e-3, atol=1e-3)
+
+
+def test_spatial_embeddings_end_with_a_feature_map_of_the_first_view(efficientnet, weights):
+    spatial = load_embedder("efficientnet_lite0_spatial", weights=weights)
+    assert (spatial.name, spatial.embed_dim, spatial.map_dim) == ("efficientnet_lite0_spatial", 6768, 5488)
+    assert (spatial.token_dim("pooled"), spatial.token_dim("patches")) == (6768, 1280)
+    pixels = random_pixels(2, 224)
+    for views in (1, 7):
+        embeddings = spatial.embed(pixels, views=views)
+        torch.testing.assert_close(embeddings[..., :1280], efficientnet.embed(pixels, views=views))
+    assert torch.equal(embeddings[..., 1280:], spatial.embed(pixels)[..., 1280:])
+    assert torch.equal(spatial.embed(pixels, "patches"), efficientnet.embed(pixels, "patches"))
+    with torch.no_grad():
+        feature_map = spatial.model.blocks[:12](spatial.preprocess(pixels))
+    assert feature_map.shape == (2, 112, 14, 14)
+    positions = torch.nn.functional.avg_pool2d(feature_map, 2).permute(0, 2, 3, 1).flatten(1)
+    cosines = torch.nn.functional.cosine_similarity(positions, embeddings[:, 0, 1280:])
+    torch.testing.assert_close(cosines, torch.ones(2))
+    pooled, map_lengths = spatial.embed(pixels)[:, 0].split((1280, 5488), -1)
+    torch.testing.assert_close(map_lengths.norm(dim=-1), pooled.norm(dim=-1))
+
+
+def test_external_encoder_with_a_feature_map(weights):
+    options = {"power": 0.5, "feature_map_size": 7, "feature_map_channels": 112}
+    config = FewShotConfig(backbone="none", embed_dim=6768, depth=0, **options)
+    embedder, pixels = ExternalEmbedder("efficientnet_lite0_spatial", config, str(weights)), random_pixels(1, 84)
+    assert embedder.embed(pixels).shape == (1, 1, 6768)
+    torch.testing.assert_close(embedder.feature_maps(pixels).mean((1, 2)), embedder.embed(pixels)[:, 0, :1280])
+    assert embedder.embed_small(pixels).shape == (1, 1, 6768)
+    other = ExternalEmbedder("efficientnet_lite0", config, str(weights))
+    with pytest.raises(SightlineError, match="embed_dim must be 1280, the dimension of the embeddings of efficient"):
+        other.embed(pixels)
+    patches = FewShotConfig(backbone="none", embed_dim=1280, depth=0, tokens="patches")
+    for options in ({}, {"power": 0.5, "feature_map_size": 14, "feature_map_channels": 28}, patches):
+        different = (
+            FewShotConfig(backbone="none", embed_dim=6768, depth=0, **options) if options != patches else patches
+        )
+        with pytest.raises(SightlineError, match=r"must be those of efficientnet_lite0_spatial, \(7, 112\), got"):
+            ExternalEmbedder("efficientnet_lite0_spatial", different, str(weights)).embed(pixels)
+    with pytest.raises(SightlineError, match="model must be an encoder without a feature map, or a model for its emb"):
+        FewShotClassifier.pretrained("efficientnet_lite0_spatial", weights=weights)
+
+
+def test_photos_are_explained_by_an_encoder_with_a_feature_map(weights):
+    """Cells are occluded in the feature map, too; more cells than are occluded at full size are estimated first."""
+    options = {"power": 0.5, "readout": "ridge", "feature_map_size": 7, "feature_map_channels": 112}
+    config = FewShotConfig(backbone="none", embed_dim=6768, depth=0, **options)
+    embedder = ExternalEmbedder("efficientnet_lite0_spatial", config, str(weights))
+    classifier = FewShotClassifier(FewShot(config).eval(), embedder)
+    pixels = random_pixels(4, 224)
+    classifier.fit({"a": list(pixels[:2]), "b": list(pixels[2:])}, method="spatial")
+    explanation = classifier.predict(random_pixels(1, 224)[0]).explain(cells=3)
+    assert (explanation.image.regions != 0).sum() == 3
+    assert explanation.support[0].regions.shape == (7, 7)
+    with torch.no_grad():
+        query = embedder.embed(pixels[:1])
+        all_scores = classifier.fitted.scores(query)
+        without = classifier.fitted.scores_without(query, torch.tensor([1]))
+    rest = FewShotClassifier(classifier.model, embedder).fit(
+        {"a": [pixels[0]], "b": list(pixels[2:])}, method="spatial"
+    )
+    scale = classifier.calibration.scale / rest.calibration.scale
+    torch.testing.assert_close(without[0], scale * rest.fitted.scores(query), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(all_scores, without[0])
 
 
 def test_pooled_features_do_not_depend_on_other_images(efficientnet):

@@ -31,10 +31,11 @@ from .methods import (
 from .support import SupportSet
 
 AUTO = "auto"
-LOG_PRIOR = {"ridge": 0.0, "logistic": -4.0, "prototypes": -4.0}
+LOG_PRIOR = {"ridge": 0.0, "spatial": 0.0, "logistic": -4.0, "prototypes": -4.0}
 """Log prior of each method against the default one: a trained head, or one with normalization statistics, is the best
 single method on most image sets (benchmarks/domains.py). If the model has neither, as for embeddings of any encoder,
-logistic regression is as likely as the default method."""
+logistic regression is as likely as the default method. `spatial` is as likely as `ridge`
+(benchmarks/domain_constants.py)."""
 EVIDENCE_WEIGHT = 0.5
 """Factor of the log-likelihood of the held-out images beside the prior. It is below 1 because these images share their
 training images, so that their errors are not independent."""

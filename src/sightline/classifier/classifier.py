@@ -160,7 +160,8 @@ class FewShotClassifier(FittedPredictor):
         With a text encoder it is {label: texts}, or a tab-separated file of texts and labels. Integer labels become
         text.
 
-        `method` is `head`, `prototypes`, `ridge`, `logistic` or `blend`; `auto` chooses one by the held-out examples.
+        `method` is `head`, `prototypes`, `ridge`, `spatial`, `logistic` or `blend`; `auto` chooses one by the held-out
+        examples.
         `reject` is the fraction of images of known classes that may be rejected as unknown, above 0 and below 1. By
         default the threshold is between known and unknown images.
         """

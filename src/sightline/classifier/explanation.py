@@ -189,7 +189,8 @@ def _region_shares(fitted: Fitted, query: Tensor, indices: Sequence[int]) -> dic
     """The similarity of the query (T, M) to the regions of support examples, from 0 to 1 for the most similar one.
 
     It is the decrease of the cosine similarity of query and example without the region, relative to the largest.
-    Embeddings are centered by the mean of the support set. Regions without content have none.
+    Embeddings are centered by the mean of the support set; a feature map at their end is left out. Regions without
+    content have none.
     """
     images = fitted.support.images
     if images is None:
@@ -199,9 +200,10 @@ def _region_shares(fitted: Fitted, query: Tensor, indices: Sequence[int]) -> dic
     for i, features in fitted.feature_maps(indices).items():
         if features.shape[:2].numel() == 1:
             continue
-        flat = features.flatten(0, 1) - center
+        flat = features.flatten(0, 1) - center[: features.shape[-1]]
         without = (flat.sum(0) - flat) / (len(flat) - 1)
-        cosine, without = (F.cosine_similarity(x, target, -1) for x in (flat.mean(0), without))
+        own_target = target[: features.shape[-1]]
+        cosine, without = (F.cosine_similarity(x, own_target, -1) for x in (flat.mean(0), without))
         has_content = (images[i] != occlusion_color(images[i])).any(0, keepdim=True).float()
         has_content = F.adaptive_max_pool2d(has_content, features.shape[:2])
         decrease = (cosine - without).clamp_min(0) * has_content.flatten()
@@ -219,7 +221,8 @@ def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:
     """Sorted indices of all support examples, or of those of the class and the nearest others."""
     support = fitted.support
     operations = support.embeddings.numel() * len(support.classes)
-    if fitted.head.has_regression:  # it is fitted again without each example
+    if fitted.head.has_regression:  # it is fitted again without each example, in the subspace of the embeddings
+        operations = min(operations, len(support) ** 2 * len(support.classes))
         operations += len(support) ** 2 * (len(support) + REFIT_STEPS * len(support.classes))
     maximum = min(MAX_CANDIDATES, max(MIN_CANDIDATES, MAX_OPERATIONS // operations))
     if len(support) <= maximum:

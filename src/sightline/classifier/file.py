@@ -24,6 +24,7 @@ from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration
 from .choice import Choice
 from .fitted import Fitted
+from .methods import SPATIAL, available_methods
 from .support import SupportSet, check_class_count, check_example_count, check_labels, read_pixels
 
 SUFFIX = ".sightline"
@@ -199,6 +200,8 @@ def _build(
     weights = {name: shapes[f"{WEIGHTS_PREFIX}{name}"] for name in names}
     check_shapes(path, weights, lambda: FewShot(metadata.model), depth=metadata.model.depth)
     tensors, model = load_tensors(), FewShot(metadata.model).eval()
+    is_possible = metadata.choice.method != SPATIAL or SPATIAL in available_methods(model.head)
+    check(is_possible, f"the method {SPATIAL!r} without a feature map")
     model.load_state_dict({name: _floats(tensors, f"{WEIGHTS_PREFIX}{name}") for name in names})
     return metadata, model, _support(metadata, model, tensors)
 

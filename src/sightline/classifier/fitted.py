@@ -1,7 +1,7 @@
 """A model that is fitted to a support set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -15,6 +15,7 @@ from . import calibration
 from .choice import AUTO, Choice, choose
 from .methods import Method, State, make_method
 from .predictions import Estimate
+from .span import in_span
 from .support import SupportSet
 
 MAX_FEATURE_MAPS = 128
@@ -99,11 +100,16 @@ class Fitted:
         depend on those that are left out.
         """
         labels, device = self.support.labels.to(self.head.device), self.head.device
+        head, support, query, whole = self.head, self.support, query.cpu(), self.state
+        if whole.num_tokens <= calibration.MAX_REENCODED_TOKENS:
+            head, embeddings = in_span(head, torch.cat((support.embeddings, query)))
+            support, query = replace(support, embeddings=embeddings[: len(support)]), embeddings[len(support) :]
+            whole = whole if head is self.head else calibration.encode(head, support)
         everything, logits = torch.arange(len(labels)), []
-        for batch in indices.split(max(1, MAX_SUBSET_VALUES // self.support.embeddings.numel())):
+        for batch in indices.split(max(1, MAX_SUBSET_VALUES // support.embeddings.numel())):
             subsets = torch.stack([everything[everything != i] for i in batch])
-            state = self.state.select(subsets.to(device), labels)
-            logits.append(calibration.classify_episodes(self.head, state, query.expand(len(batch), -1, -1, -1)))
+            state = whole.select(subsets.to(device), labels)
+            logits.append(calibration.classify_episodes(head, state, query.expand(len(batch), -1, -1, -1)))
         return self.calibration.scale * torch.cat(logits)
 
     def held_out_known_scores(self, label: str) -> list[float]:
@@ -118,7 +124,7 @@ class Fitted:
         return Fitted(self.model, support, self.embedder, self.method, self.reject)
 
     def feature_maps(self, indices: Sequence[int]) -> dict[int, Tensor]:
-        """Features (rows, columns, M) of support images, whose mean is the embedding of a view; empty if none."""
+        """Features (rows, columns, P) of support images, whose mean is pooled for the embedding; empty if none."""
         support, embedder = self.support, self.embedder
         if support.images is None or embedder is None or support.images.shape[-1] != embedder.image_size:
             return {}

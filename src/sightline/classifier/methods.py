@@ -12,12 +12,16 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from ..errors import check
 from ..models.few_shot_head import FewShotHead
 from ..models.support_state import SupportState
 
 READOUTS = ("prototypes", "ridge", "logistic")
 """Methods without attention, on the normalized embeddings: `model.readout` of a head without blocks."""
-METHODS = ("head", *READOUTS, "blend")
+SPATIAL, SPATIAL_WEIGHT = "spatial", 0.5
+"""The method for embeddings with a feature map, and the weight of the map: ridge regression with more than the weight
+of the model, for images whose classes differ in what is where."""
+METHODS = ("head", *READOUTS, SPATIAL, "blend")
 MIN_RIDGE_DIM = 8
 """Dimension of embeddings from which on ridge regression is the default: it compares centered directions, of which a
 low dimension has few."""
@@ -146,7 +150,9 @@ def available_methods(head: FewShotHead) -> tuple[str, ...]:
     Logistic regression is always one of them, since it is a member of the blend.
     """
     left_out = head.config.readout if _is_more_than_a_readout(head) else "head"
-    return tuple(name for name in METHODS if name != left_out or name == "logistic")
+    has_map = head.config.feature_map_size is not None and default_method(head) == head.config.readout == "ridge"
+    names = (name for name in METHODS if name != SPATIAL or has_map)
+    return tuple(name for name in names if name != left_out or name == "logistic")
 
 
 def default_method(head: FewShotHead) -> str:
@@ -176,6 +182,11 @@ def blend_members(head: FewShotHead) -> tuple[str, str]:
 
 
 def _single(head: FewShotHead, name: str) -> FewShotHead:
+    if name == SPATIAL:
+        names = ", ".join(available_methods(head))
+        rule = f"method must be one of {names} if the model is not ridge regression on embeddings with a feature map"
+        check(name in available_methods(head), f"{rule}, got {name!r}")
+        return head.with_map_weight(SPATIAL_WEIGHT)
     is_own = name == head.config.readout != "prototypes" and not _is_more_than_a_readout(head)  # with its own penalty
     return head if name == "head" or is_own else head.without_blocks(name)
 

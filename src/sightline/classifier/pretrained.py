@@ -42,6 +42,8 @@ def load_image_encoder(name: str, weights: str | Path | None) -> tuple[FewShot, 
         rule = "model must be the folder of a few-shot run or of a Hugging Face model, hub:owner/name, or"
         known = [AUTO, *few_shot_models(), *EMBEDDERS, *PACKAGES]
         raise SightlineError(f"{rule} {one_of(name, known)}{reason}") from error
+    rule = "model must be an encoder without a feature map, or a model for its embeddings such as photos"
+    check(not encoder.map_dim, f"{rule}, got {str(name)!r}")
     model = nearest_mean_model(encoder.embed_dim)
     embedder = ExternalEmbedder(name, model.config, weights)
     embedder.loaded = encoder

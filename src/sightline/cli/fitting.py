@@ -45,7 +45,8 @@ def fit(
         ),
     ] = "auto",
     method: Annotated[
-        str, typer.Option(help="head, prototypes, ridge, logistic or blend; auto chooses by held-out examples.")
+        str,
+        typer.Option(help="head, prototypes, ridge, spatial, logistic, blend; auto chooses by held-out examples."),
     ] = "auto",
     reject: Annotated[
         float | None,

@@ -28,10 +28,14 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, T, M), cells in row-major order"""
+        self.check_images(images)
+        return self.blocks(images).flatten(2).mT
+
+    def check_images(self, images: Tensor) -> None:
+        """Raise an error for images of another shape."""
         if images.dim() != 4 or images.shape[1] != self.in_channels or min(images.shape[2:]) < self.min_size:
             shape = f"(batch, {self.in_channels}, height, width) and sides of at least {self.min_size}"
             raise SightlineError(f"images must have shape {shape}, got {tuple(images.shape)}")
-        return self.blocks(images).flatten(2).mT
 
 
 class BatchNorm(nn.BatchNorm2d):

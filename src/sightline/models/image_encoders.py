@@ -23,19 +23,38 @@ from .preprocessing import Preprocessing, image_views, resize
 
 BATCH_SIZES = {"cpu": 8, "cuda": 256}
 """Images per forward pass; a batch that fits into the cache is faster on a CPU."""
+SPATIAL_SUFFIX = "_spatial"
+"""End of the names of encoders with spatial embeddings."""
+MAP_SIZE = 7
+"""Rows and columns of the feature map in spatial embeddings."""
+NO_MAP = (None, None)
+"""The shape of the feature map of embeddings without one."""
 Transform = Callable[[Tensor, slice], Tensor]
 """Changes the pixels of a batch; the slice is the position of the batch among all images."""
 
 
 class Embedder(ABC):
-    """An image encoder that gives one vector for each position of its feature map, or one for the whole image."""
+    """An image encoder that gives one vector for each position of its feature map, or one for the whole image.
+
+    Args:
+        embed_dim: Dimension of the embedding of an image: pooled features, and the feature map if there is one.
+        map_shape: Rows and channels of a square feature map that follows the pooled features; None without one.
+    """
 
     def __init__(
-        self, model: nn.Module, name: str, preprocessing: Preprocessing, *, embed_dim: int, grid: tuple[int, int]
+        self,
+        model: nn.Module,
+        name: str,
+        preprocessing: Preprocessing,
+        *,
+        embed_dim: int,
+        grid: tuple[int, int],
+        map_shape: tuple[int | None, int | None] = NO_MAP,
     ):
         self.model, self.name, self.preprocessing = model.eval().requires_grad_(False), name, preprocessing
         self.image_size, self.channels = preprocessing.image_size, preprocessing.channels
-        self.embed_dim, self.grid = embed_dim, grid
+        self.embed_dim, self.grid, self.map_shape = embed_dim, grid, map_shape
+        self.map_dim = (map_shape[0] or 0) ** 2 * (map_shape[1] or 0)
         self.mean, self.std = (torch.tensor(x).view(-1, 1, 1) for x in (preprocessing.mean, preprocessing.std))
 
     @property
@@ -56,11 +75,18 @@ class Embedder(ABC):
 
     @abstractmethod
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalized images (B, C, image_size, image_size) -> patch features (B, T, M), pooled features (B, M)"""
+        """Normalized images (B, C, image_size, image_size) -> patch features (B, T, P), embeddings (B, M)
+
+        Embeddings are the pooled features of P dimensions, and the feature map if there is one.
+        """
 
     def num_tokens(self, tokens: Literal["pooled", "patches"]) -> int:
         """Tokens per image: positions of the feature map, or 1 for pooled features."""
         return self.grid[0] * self.grid[1] if tokens == "patches" else 1
+
+    def token_dim(self, tokens: Literal["pooled", "patches"]) -> int:
+        """M of a token."""
+        return self.embed_dim - self.map_dim if tokens == "patches" else self.embed_dim
 
     def embed(
         self,
@@ -74,7 +100,7 @@ class Embedder(ABC):
         """pixels uint8 (B, C, side, side) -> float32 (B, T, M), patches row by row
 
         Grayscale images are converted to color if the encoder needs it, and all are resized to `image_size`. Of several
-        `image_views`, the mean of the pooled features is returned.
+        `image_views`, the mean of the pooled features is returned, and the feature map of the first one.
         """
         if pixels.dim() != 4 or pixels.shape[1] not in (1, self.channels) or not pixels.shape[2] == pixels.shape[3] > 0:
             raise SightlineError(
@@ -82,7 +108,8 @@ class Embedder(ABC):
                 f"got {tuple(pixels.shape)}; read images with size={self.image_size}, channels={self.channels}"
             )
         check(pixels.dtype == torch.uint8, f"pixels must be uint8, from 0 to 255, got {pixels.dtype}")
-        embeddings = torch.empty(len(pixels), self.num_tokens(tokens), self.embed_dim, device=self.device)
+        shape = (self.num_tokens(tokens), self.token_dim(tokens))
+        embeddings = torch.empty(len(pixels), *shape, device=self.device)
         size = BATCH_SIZES[self.device.type]
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             for start in range(0, len(pixels), size):
@@ -101,8 +128,10 @@ class Embedder(ABC):
         batches: Iterable[Tensor] = (self.normalize(view) for view in image_views(self.resize(pixels), views))
         if torch.compiler.is_exporting() or pixels.shape[0] * views <= BATCH_SIZES[self.device.type]:
             batches = [torch.cat(list(batches))]  # an exported model takes batches of any size
-        features = torch.cat([self.features(batch)[1] for batch in batches])
-        return features.unflatten(0, (views, -1)).mean(0)[:, None]
+        features = torch.cat([self.features(batch)[1] for batch in batches]).unflatten(0, (views, -1))
+        pooled_dim = self.embed_dim - self.map_dim
+        pooled, feature_map = features[..., :pooled_dim].mean(0), features[0, :, pooled_dim:]
+        return torch.cat((pooled, feature_map), -1)[:, None]
 
     @torch.no_grad()
     def embed_small(self, pixels: Tensor) -> Tensor:
@@ -128,10 +157,14 @@ class Embedder(ABC):
 class EfficientNetEmbedder(Embedder):
     """EfficientNet-Lite trained on ImageNet: 49 positions of 1,280 dimensions, 64 and 81 of the larger versions.
 
-    Without `weights`, those of the package `weights_package(name)` are read.
+    Without `weights`, those of the package `weights_package(name)` are read. With `is_spatial`, the pooled features are
+    followed by 7 x 7 positions of the last feature map of twice the resolution, 112 channels each, scaled to the same
+    length.
     """
 
-    def __init__(self, weights: str | Path | None = None, name: str = "efficientnet_lite0"):
+    def __init__(
+        self, weights: str | Path | None = None, name: str = "efficientnet_lite0", *, is_spatial: bool = False
+    ):
         model = EfficientNetLite(name)
         path = _packaged_weights(name) if weights is None else Path(weights).expanduser()
         model.load_state_dict(_read_weights(path, name))
@@ -139,11 +172,21 @@ class EfficientNetEmbedder(Embedder):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         size = EFFICIENTNETS[name].image_size
         preprocessing, side = Preprocessing(size, 3, (127.0,) * 3, (128.0,) * 3), model.grid_size(size)
-        super().__init__(model, name, preprocessing, embed_dim=model.embed_dim, grid=(side, side))
+        name = f"{name}{SPATIAL_SUFFIX}" if is_spatial else name
+        map_shape = (MAP_SIZE, model.map_channels) if is_spatial else NO_MAP
+        embed_dim = model.embed_dim + (MAP_SIZE**2 * model.map_channels if is_spatial else 0)
+        super().__init__(model, name, preprocessing, embed_dim=embed_dim, grid=(side, side), map_shape=map_shape)
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        patches = self.model(images.contiguous(memory_format=torch.channels_last))
-        return patches, patches.mean(1)
+        images = images.contiguous(memory_format=torch.channels_last)
+        if not self.map_dim:
+            patches = self.model(images)
+            return patches, patches.mean(1)
+        patches, feature_map = self.model.forward_with_map(images)  # type: ignore[operator]
+        pooled = patches.mean(1)
+        positions = F.adaptive_avg_pool2d(feature_map, MAP_SIZE).flatten(2).mT.flatten(1)
+        positions = F.normalize(positions, dim=-1) * pooled.norm(dim=-1, keepdim=True)
+        return patches, torch.cat((pooled, positions), -1)
 
 
 def weights_package(name: str) -> str:

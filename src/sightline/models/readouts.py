@@ -49,13 +49,13 @@ def ridge(x: Tensor, membership: Tensor, penalty: Tensor | float) -> LinearReado
     """Ridge regression of the labels on the directions of the support vectors from the mean of all classes.
 
     The penalty is relative to a squared length of 1. The smaller of two systems of equations is solved: one of S
-    unknowns or one of M.
+    unknowns or one of M. An exported model has the first.
     """
     way, is_used = membership.shape[1], membership.sum(1)[..., None]
     center = class_center(x, membership)
     x = F.normalize(x - center, dim=-1) * is_used
     targets = (membership.mT - 1 / way) * is_used
-    if x.shape[1] <= x.shape[2]:
+    if torch.compiler.is_exporting() or x.shape[1] <= x.shape[2]:
         identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         weights = x.mT @ torch.linalg.solve(x @ x.mT + penalty * identity, targets)
     else:
@@ -78,7 +78,7 @@ def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
     count = is_used.sum(1, keepdim=True).clamp_min(1)
     center = x.sum(1, keepdim=True) / count
     x = (x - center) * is_used
-    is_wide = x.shape[1] <= x.shape[2]
+    is_wide = torch.compiler.is_exporting() or x.shape[1] <= x.shape[2]
     gram, targets = x @ x.mT if is_wide else x.mT @ x, membership.mT  # both have the same eigenvalues but 0
     lipschitz = 1 + C / 2 * (gram @ gram).flatten(1).norm(dim=1).sqrt()[:, None, None]  # an upper bound
     coefficients, intercept = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])

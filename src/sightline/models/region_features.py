@@ -60,7 +60,7 @@ def region_features(
 
     A `transform` changes the pixels; such features are not cached.
     """
-    shape = (encoder.num_tokens("patches"), encoder.embed_dim)
+    shape = (encoder.num_tokens("patches"), encoder.token_dim("patches"))
     check_features_memory(encoder, len(images))
     features = torch.empty(len(images), *shape, dtype=torch.float16)
     if transform is not None:
@@ -80,7 +80,7 @@ def region_features(
 
 def check_features_memory(encoder: Embedder, num_images: int, *, copies: int = 0) -> None:
     """Raise an error if the features of images and of their augmented copies are too large in total."""
-    size = 2 * (1 + copies) * num_images * encoder.num_tokens("patches") * encoder.embed_dim
+    size = 2 * (1 + copies) * num_images * encoder.num_tokens("patches") * encoder.token_dim("patches")
     limit, images = limits.MAX_EMBEDDINGS_BYTES, f"{num_images:,} images and {copies} copies of each"
     check(size <= limit, f"features must take at most {limit:,} bytes, got {size:,} for {images}")
 

@@ -87,7 +87,7 @@ def _complete_model(
     """The model's config, completed with what follows from the data and the encoder."""
     model = config.model
     if encoder is not None:
-        features = {"feature_dim": encoder.embed_dim, "num_regions": encoder.num_tokens("patches")}
+        features = {"feature_dim": encoder.token_dim("patches"), "num_regions": encoder.num_tokens("patches")}
         return for_data(model, vocab_size=vocab_size, **features)
     size, channels = _image_format(config, data)
     model = for_data(model, vocab_size=vocab_size, image_size=size, channels=channels)

@@ -79,7 +79,8 @@ class FewShotData(DataConfig):
     rotations: Rotations = "none"
     """Splits whose classes, rotated by 90, 180 and 270 degrees, are additional classes: none, train or all."""
     embedder: str | None = None
-    """A pretrained image encoder with fixed weights: efficientnet_lite0, 1 or 2, or a vision model of Hugging Face."""
+    """A pretrained image encoder with fixed weights: efficientnet_lite0, 1 or 2, the same with a feature map
+    (efficientnet_lite0_spatial, 1 or 2), or a vision model of Hugging Face."""
     weights: str | None = None
     """Weight file of the embedder; null for its default weights."""
     augmented_copies: Annotated[int, at_least(0), at_most("MAX_AUGMENTED_COPIES")] = 0

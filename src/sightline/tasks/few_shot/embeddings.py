@@ -57,7 +57,8 @@ class EmbeddedData:
         cls, config: FewShotTaskConfig, splits: ClassSplits, embedder: ExternalEmbedder, progress: Progress | None
     ) -> Self:
         pixels, copies, encoder = splits.train.pixels, config.data.augmented_copies, embedder.encoder
-        size = 2 * (1 + copies) * len(pixels) * encoder.num_tokens(config.model.tokens) * encoder.embed_dim
+        tokens = config.model.tokens
+        size = 2 * (1 + copies) * len(pixels) * encoder.num_tokens(tokens) * encoder.token_dim(tokens)
         limit, count = limits.MAX_EMBEDDINGS_BYTES, f"{len(pixels):,} images and {copies} copies of each"
         fix = "lower data.augmented_copies, or use model.tokens=pooled"
         check(size <= limit, f"embeddings must take at most {limit:,} bytes, got {size:,} for {count}; {fix}")

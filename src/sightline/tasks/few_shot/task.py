@@ -20,6 +20,7 @@ from ...data.images.statistics import mean_and_std, sample_histogram
 from ...files import digest
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.few_shot import FewShot
+from ...models.normalization import EmbeddingNormalization, SpatialNormalization
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from .config import FewShotTaskConfig, Setting
@@ -60,8 +61,9 @@ class FewShotTask(Task):
         if self.model.backbone is not None:
             self.model.set_normalization(*mean_and_std(histogram))
         self.embedded = EmbeddedData.of(config, data, progress)
-        if self.embedded is not None and self.model.head.normalization is not None:
-            self.model.head.normalization.set_statistics(self.embedded.by_source(self.sources))
+        normalization = self.model.head.normalization
+        if self.embedded is not None and isinstance(normalization, EmbeddingNormalization | SpatialNormalization):
+            normalization.set_statistics(self.embedded.by_source(self.sources))
         self.data_fingerprint = _data_fingerprint(data, histogram)
         self.device = torch.device("cpu")
 
