@@ -64,9 +64,19 @@ def test_map_has_more_weight_if_held_out_images_show_that_it_tells_more():
 
 
 def test_spatial_is_refused_without_a_feature_map():
-    match = "must be one of prototypes, ridge, logistic, blend if the model is not ridge regression on embeddings with"
+    match = "for a model without a feature map, got 'spatial', which --model photos has"
     with pytest.raises(SightlineError, match=match):
         FewShotClassifier().fit(make_clusters(3, 4), method=SPATIAL)
+
+
+def test_auto_chooses_the_model_with_the_method(drawn, monkeypatch):
+    fitted, examples = [], {name: images[:2] for name, images in list(drawn.items())[:2]}
+    classifier = FewShotClassifier.pretrained("auto")
+    classifier._pretrain = lambda name: fitted.append(name) or FewShotClassifier.pretrained(name)
+    classifier.fit(examples, method=SPATIAL)
+    assert fitted == ["photos"]
+    assert (classifier.model_name, classifier.fitted.choice.method) == ("photos", SPATIAL)
+    assert str(classifier.model_choice) == "photos, the model with the method spatial"
 
 
 def test_weights_follow_the_log_likelihood_and_the_prior():

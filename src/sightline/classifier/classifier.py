@@ -21,8 +21,8 @@ from .choice import AUTO
 from .duplicates import warn_repeated
 from .fitted import Fitted
 from .fitted_predictor import FittedPredictor
-from .methods import METHODS
-from .model_choice import choose_model
+from .methods import METHODS, SPATIAL
+from .model_choice import PHOTOS, ModelChoice, choose_model
 from .pretrained import load_image_encoder, load_run, load_text_encoder
 from .support import MIN_CLASSES, SupportSet, as_label, check_labels, list_examples, read_support
 
@@ -192,7 +192,14 @@ class FewShotClassifier(FittedPredictor):
         """Fit every installed pretrained model and keep the best."""
         if isinstance(examples, Mapping):  # generators are read once, for all models
             examples = {label: list_examples(values, f"class {label!r}") for label, values in examples.items()}
-        choice, chosen = choose_model(examples, lambda name: pretrain(name).to(self.device).fit(examples, **options))
+
+        def fit(name: str) -> FewShotClassifier:
+            return pretrain(name).to(self.device).fit(examples, **options)
+
+        if options["method"] == SPATIAL:
+            choice, chosen = ModelChoice(PHOTOS, f"the model with the method {SPATIAL}"), fit(PHOTOS)
+        else:
+            choice, chosen = choose_model(examples, fit)
         with self._lock:
             self.model, self._embedder, self._fitted = chosen.model, chosen._embedder, chosen._fitted
             self.model_choice, self.model_name = choice, chosen.model_name

@@ -183,9 +183,9 @@ def blend_members(head: FewShotHead) -> tuple[str, str]:
 
 def _single(head: FewShotHead, name: str) -> FewShotHead:
     if name == SPATIAL:
-        names = ", ".join(available_methods(head))
-        rule = f"method must be one of {names} if the model is not ridge regression on embeddings with a feature map"
-        check(name in available_methods(head), f"{rule}, got {name!r}")
+        names = ", ".join(other for other in METHODS if other != SPATIAL)
+        rule = f"method must be one of {names} for a model without a feature map"
+        check(name in available_methods(head), f"{rule}, got {name!r}, which --model photos has")
         return head.with_map_weight(SPATIAL_WEIGHT)
     is_own = name == head.config.readout != "prototypes" and not _is_more_than_a_readout(head)  # with its own penalty
     return head if name == "head" or is_own else head.without_blocks(name)
