@@ -359,7 +359,25 @@ def test_missing_packages_and_formats_are_named(tiny_run, tmp_path, monkeypatch)
         sightline.export(tiny_run, tmp_path)
 
 
-def test_a_model_with_a_regression_is_exported_for_torch_only(tmp_path):
-    assert sightline.export("photos", tmp_path / "photos", format="torch")
-    with pytest.raises(SightlineError, match="format must be torch for the part 'model', which has operations that"):
-        sightline.export("photos", tmp_path / "onnx", format="onnx")
+def test_a_regression_is_exported_for_torch_only(tmp_path):
+    """As in `photos`, whose head fits a ridge regression to the support images."""
+    config = FewShotConfig(backbone="none", embed_dim=7, depth=0, power=0.5, readout="ridge")
+    module = few_shot_export.EpisodeClassifier(torch.nn.Identity(), FewShot(config).eval().head)
+
+    def example(images, queries, classes):
+        embeddings, others = torch.rand(images, 1, 7), torch.rand(queries, 1, 7)
+        labels = torch.arange(images) % classes
+        return {"support": embeddings, "labels": labels, "query": others, "classes": torch.arange(classes)}
+
+    support, query, way = few_shot_export.SUPPORT, few_shot_export.QUERY, few_shot_export.WAY
+    dimensions = {"support": {0: support}, "labels": {0: support}, "query": {0: query}, "classes": {0: way}}
+    examples = [example(4, 3, 2), example(11, 5, 3)]  # fewer and more images than dimensions
+    part = Part(name="head", module=module, examples=examples, dimensions=dimensions, outputs=("logits",))
+    program = trace(part)
+    for values in examples:
+        torch.testing.assert_close(program.module()(**values), module(**values), rtol=1e-4, atol=1e-4)
+    export = Export(parts=[part], metadata={})
+    with pytest.raises(
+        SightlineError, match="format must be torch for the part 'head', which has operations that ONNX"
+    ):
+        write(export, tmp_path / "onnx", format="onnx")
