@@ -7,6 +7,7 @@ CIFAR-FS and CUB; the test classes of CIFAR-FS, CUB and Omniglot are not used. E
 statistics of the other sets. For each constant, a table has the mean over all sets of every value. It is followed by
 the value that all sets choose and by those that are chosen when one set is left out: the one with the strongest
 regularization within one standard error of the best mean. The error is that of the difference over sets. The part
+`map` has the largest loss of any set by the feature map instead. The part
 `threshold` fits that of unknown images for one image per class, and `logistic` compares calibration scales of logistic
 regression there.
 """
@@ -57,9 +58,10 @@ from .domains import (
 EXPONENTS, SHRINKAGES = (0.0, 0.125, 0.25, 0.375, 0.5), (0.25, 1.0)
 PENALTIES, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.25, 0.5, 1.0, 2.0)
 CHOICES = ((-8.0, 0.5), (-4.0, 0.5), (-4.0, 1.0), (-2.0, 1.0), (0.0, 1.0))
-SPATIAL_PRIORS = (-4.0, -2.0, -1.0, 0.0, 1.0)
 """Values of each constant; the first is that of the strongest regularization. `CHOICES` are pairs of the log prior of
 logistic regression and prototypes, and of the weight of the evidence."""
+SPATIAL_PRIORS = (-4.0, -2.0, -1.0, 0.0, 1.0)
+"""Log priors of `spatial`."""
 SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
 CHOICE_SETTINGS, CALIBRATION_SETTING = (Setting(5, 3), Setting(10, 5)), Setting(5, 5)
 BACKGROUND_WAYS, BACKGROUND_QUANTILE = (5, 10, 20), 0.9
@@ -251,22 +253,29 @@ def main() -> None:
 
 
 def report_map(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
-    """Print the accuracy for values of `feature_map_weight`, and the largest loss against a weight of 0 on any set."""
+    """Print the accuracy for values of `feature_map_weight`, and the largest loss against a weight of 0 on any set.
+
+    That of the test sets is printed beside it; they are not in the means.
+    """
     used = f"used: {photos_config().feature_map_weight}, and {SPATIAL_WEIGHT} by `{SPATIAL}`"
-    rows: dict[tuple[float, Setting], list[float]] = {}
-    for name in names:
+    rows: dict[tuple[float, Setting], dict[str, float]] = {}
+    for name in (*names, *TEST_SETS):
         normalization = fitted_normalization(other_sets(sets, name))
         for weight in MAP_WEIGHTS:
             x = rotated(normalization.with_weight(weight)(sets[name].spatial))
             for setting in settings_of(sets[name], MAP_SETTINGS):
-                row = rows.setdefault((weight, setting), [])
-                row.append(accuracy(head_for(x), x, sets[name], setting, episodes))
+                row = rows.setdefault((weight, setting), {})
+                row[name] = accuracy(head_for(x), x, sets[name], setting, episodes)
     for setting in MAP_SETTINGS:
         print(f"\nweight of the feature map, {setting.way}-way {setting.shot}-shot: accuracy in %; {used}")
         for weight in MAP_WEIGHTS:
-            values = torch.tensor(rows[weight, setting])
-            least = float((values - torch.tensor(rows[MAP_WEIGHTS[0], setting])).min())
-            print(f"  {weight:<19}{float(values.mean()):.2f}, least difference from 0 {least:+.2f}", flush=True)
+            row = rows[weight, setting]
+            values = [value for name, value in row.items() if name in names]
+            differences = {name: value - rows[MAP_WEIGHTS[0], setting][name] for name, value in row.items()}
+            least = min(differences[name] for name in row if name in names)
+            tested = ", ".join(f"{name} {differences[name]:+.2f}" for name in TEST_SETS)
+            mean = sum(values) / len(values)
+            print(f"  {weight:<7}{mean:.2f}, least difference from 0 {least:+.2f}; test sets: {tested}", flush=True)
 
 
 def report_choice(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:

@@ -263,8 +263,8 @@ def test_long_sequences_in_bfloat16_have_a_bounded_error(
     errors = [relative_error(x, y) for x, y in zip((out, *gradients), (expected, *expected_gradients), strict=True)]
     assert max(errors[:4]) <= LONG_BOUNDS[temperature], errors
     assert errors[0] <= (0.015 if temperature == 0.01 else 0.01), errors
-    # The gradient of the temperature is a sum over all queries, whose terms cancel for a random gradient of the
-    # output: its error is compared with the size of its terms. It is also measured where they have one sign.
+    assert errors[4] <= (0.05 if shared else 0.25), errors  # for random vectors, a sum of terms that cancel
+    # Its error is also compared with the size of these terms, and measured where they have one sign.
     size = (expected_gradients[0] * exact[0].norm(dim=-1, keepdim=True)).norm() / temperature
     assert (gradients[3] - expected_gradients[3]).abs() <= 0.005 * size, errors
     shrinking = [torch.autograd.grad(x, y[3], x.detach())[0] for x, y in ((out, leaves), (expected, exact))]
