@@ -71,12 +71,14 @@ class FlexCosineAttention(nn.Module):
         super().__init__()
         self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), math.log(10)))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v (B, H, T, D) -> (B, H, T, D)"""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Tensor:
+        """q, k, v (B, H, T, D) -> (B, H, T, D); block_mask is one of FlexAttention"""
         from torch.nn.attention.flex_attention import flex_attention
 
         scale = self.logit_scale.clamp(max=MAX_LOGIT_SCALE).exp().to(q.dtype)
-        return flex_attention(F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1), v, scale=1.0)
+        return flex_attention(
+            F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1), v, scale=1.0, block_mask=block_mask
+        )
 
 
 class Observer:
@@ -209,6 +211,17 @@ def compare_flex(rounds: int, settings: Settings, report: Report) -> None:
             "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
             "flex cosine": lambda q=q, k=k, v=v, flex=flex: flex(q, k, v),
         }
+        support = max(1, tokens // 4)
+
+        def in_episode(batch: Tensor, head: Tensor, query: Tensor, key: Tensor, support: int = support) -> Tensor:
+            return (key < support) | (query == key)
+
+        episode = create_block_mask(in_episode, None, None, tokens, tokens, device=settings.device)
+        rule = Episode(support)
+        runs["cosine, episode mask"] = lambda q=q, k=k, v=v, score=cosine, rule=rule: attend(
+            q, k, v, score=score, mask=rule
+        )
+        runs["flex episode"] = lambda q=q, k=k, v=v, flex=flex, mask=episode: flex(q, k, v, mask)
         if tokens >= 8 * WINDOW:
             blocks = create_block_mask(_in_window, None, None, tokens, tokens, device=settings.device)
             compiled = torch.compile(flex_attention, dynamic=False)
@@ -222,6 +235,8 @@ def compare_flex(rounds: int, settings: Settings, report: Report) -> None:
         samples = measure(functions, rounds, settings.device, graphs=True)
         label = f"{name}, {mode}"
         report.compare(label, ("cosine", samples["cosine"]), ("FlexAttention, cosine", samples["flex cosine"]))
+        theirs = ("FlexAttention, cosine, episode mask", samples["flex episode"])
+        report.compare(label, ("cosine, episode mask", samples["cosine, episode mask"]), theirs)
         for key in ("dot, window", "cosine, window"):
             if key in samples:
                 report.compare(label, (key, samples[key]), ("FlexAttention, window", samples["flex window"]))

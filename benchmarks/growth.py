@@ -4,7 +4,7 @@ window, a recurrent and a convolutional layer of equal width.
 Training is the forward and the backward pass of one sequence. Memory is the peak of what a training pass allocates,
 inputs and parameters excluded. The exponent is the slope of a line through the upper half of the lengths, both axes
 logarithmic; the crossover is the length at which self-attention becomes slower than another layer. `python -m
-benchmarks.growth` draws docs/images/growth.svg and prints the table of docs/benchmarks.md from the records.
+benchmarks.growth` draws the figures of docs/benchmarks.md and prints its tables from the records.
 """
 
 import math
@@ -34,7 +34,7 @@ SELF_ATTENTION = "self-attention"
 THEORY = {"self-attention": "n² d", "restricted": "n r d", "recurrent": "n d²", "convolutional": "k n d²"}
 """Complexity per layer: n tokens, d width, r window, k kernel size."""
 TIME, MEMORY = "Training time", "Training memory"
-FIGURE = ROOT / "docs" / "images" / "growth.svg"
+FIGURES = {name: ROOT / "docs" / "images" / f"growth-{name}.svg" for name in ("cpu", "gpu")}
 MAX_RECURRENT = {"cpu": 1024, "cuda": 16384}
 """Tokens of the recurrent layer, which takes seconds for longer sequences."""
 MAX_EXTRAPOLATION = 32
@@ -212,19 +212,19 @@ def table(curves: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Draw the figure of the docs and print the tables of all records."""
-    for path in (RESULTS / "cpu.json", RESULTS / "gpu.json"):
+    """Draw the figures of the docs and print the tables of all records."""
+    for name, figure in FIGURES.items():
+        path = RESULTS / f"{name}.json"
         curves = read(path).get("benchmarks", {}).get("growth", {}).get("curves")
         if curves is None:
             print(f"{path.name} has no results of growth\n")
             continue
         print(f"{path.name}\n{table(curves)}")
         print("\n".join(f"{name}: {length}" for name, length in crossovers(curves).items()), end="\n\n")
-        if path.stem == "cpu":
-            size = (440, 320)
-            with atomic_write(FIGURE) as part:
-                part.write_text(plots.standalone(page.curve_plots(curves, size), size), encoding="utf-8")
-            print(f"wrote {FIGURE.relative_to(ROOT)}\n")
+        size = (440, 320)
+        with atomic_write(figure) as part:
+            part.write_text(plots.standalone(page.curve_plots(curves, size), size), encoding="utf-8")
+        print(f"wrote {figure.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":

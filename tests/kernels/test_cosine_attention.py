@@ -338,6 +338,7 @@ OPTIONS = {
     "BLOCK_N": 32,
     "BLOCK": 64,
     "STEP": 16,
+    "ONE_BLOCK": True,
     "PRECISION": "ieee",
     "ALLOWED": 1,
     "BIAS": 2,
@@ -350,7 +351,7 @@ OPTIONS = {
 @pytest.mark.skipif(IS_INTERPRETED or not kernels.has_triton(), reason="needs Triton outside its interpreter")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of Triton, about its defaults
 @pytest.mark.parametrize(
-    "name", ["forward", "backward_whole", "backward_tile", "row_terms", "normalize", "normalize_backward"]
+    "name", ["forward", "backward_block", "backward_tile", "row_terms", "normalize", "normalize_backward"]
 )
 def test_kernels_compile_for_a_gpu_that_is_not_there(name: str) -> None:
     from triton import compile as compile_kernel

@@ -180,12 +180,13 @@ class _Tiles(NamedTuple):
 FORWARD_TILES = {16: _Tiles(32, 16, 1, 3, 0, 64), 32: _Tiles(64, 32, 4, 3, 0, 64), 64: _Tiles(128, 32, 4, 3, 0, 128)}
 BACKWARD_TILES = {
     16: _Tiles(32, 32, 1, 3, 16, 128),
-    32: _Tiles(64, 64, 4, 3, 32, 128),
+    32: _Tiles(64, 64, 4, 3, 32, 96),
     64: _Tiles(64, 64, 4, 2, 32, 128),
 }
 """Tiles by head dimension, rounded up to a power of 2: the fastest of some 250 on one H200."""
-SHORT_KEYS = 64
-"""Keys up to which one program has all keys of a head."""
+SHORT = 64
+"""Tokens up to which one program has all of a head of 33 to 64 dimensions."""
+FORWARD_BLOCK, BACKWARD_BLOCK = _Tiles(64, 64, 4, 2), _Tiles(64, 64, 4, 2, 0, 168)
 
 
 def _power_of_2(size: int) -> int:
@@ -196,16 +197,14 @@ def _power_of_2(size: int) -> int:
 def _forward_tiles(keys: int, dim: int, element_size: int) -> _Tiles:
     if element_size == 4:
         return _Tiles(32, 32, 4, 2)
-    if 32 < dim <= 64 and keys <= SHORT_KEYS:
-        return _Tiles(64, 64, 4, 2, 0, 128)
+    if 32 < dim <= 64 and keys <= SHORT:
+        return FORWARD_BLOCK
     return FORWARD_TILES.get(_power_of_2(dim), _Tiles(64, 32, 4, 2))
 
 
-def _backward_tiles(keys: int, dim: int, element_size: int) -> _Tiles:
+def _backward_tiles(dim: int, element_size: int) -> _Tiles:
     if element_size == 4:
         return _Tiles(32, 32, 4, 2, 32)
-    if 32 < dim <= 64 and keys <= SHORT_KEYS:
-        return _Tiles(64, 64, 4, 2)
     return BACKWARD_TILES.get(_power_of_2(dim), _Tiles(64, 64, 8, 2, 32))
 
 
@@ -260,8 +259,9 @@ def _attention(
         *_row_strides(q), *_row_strides(k), *_row_strides(v), *allowed_strides, *bias_strides, *_row_strides(out),
         int(len(offset) > 1), heads, heads // groups, queries, keys, window, support, query_size, dropout,
         log_ratio, min_temperature, D=dim, BLOCK_D=_power_of_2(dim), BLOCK_M=tiles.queries, BLOCK_N=tiles.keys,
-        ALLOWED=allowed_kind, BIAS=bias_kind, CAUSAL=causal, WINDOW=window >= 0, EPISODE=support > 0,
-        DROPOUT=seed is not None, EVEN=keys % tiles.keys == 0 and window < 0 and not support, PRECISION=_precision(),
+        ONE_BLOCK=keys <= tiles.keys, ALLOWED=allowed_kind, BIAS=bias_kind, CAUSAL=causal, WINDOW=window >= 0,
+        EPISODE=support > 0, DROPOUT=seed is not None, PRECISION=_precision(),
+        EVEN=keys % tiles.keys == 0 and window < 0 and not support,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **tiles.limit(),
     )  # fmt: skip
     return out, lse
@@ -279,20 +279,20 @@ def _attention_backward(
     dropout: float, log_ratio: float, min_temperature: float, needs_bias: bool, needs_offset: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, offset (H,), and of the bias (B, H, Q, K); the last two empty if not needed."""
-    from .cosine_triton import backward_tile_kernel, backward_whole_kernel, row_terms_kernel
+    from .cosine_triton import backward_block_kernel, backward_tile_kernel, row_terms_kernel
 
     (batch, heads, queries, dim), (groups, keys) = q.shape, k.shape[1:3]
     q, k, v, d_out = (_rows_contiguous(x) for x in (q, k, v, d_out))
     dq = _empty_heads(q)
     dk, dv = (_empty_heads(k) for _ in range(2))
-    tiles = _backward_tiles(keys, dim, q.element_size())
-    is_whole = tiles.step == 0
+    is_block = heads == groups and max(queries, keys) <= SHORT and 32 < dim <= 64 and q.element_size() == 2
+    tiles = BACKWARD_BLOCK if is_block else _backward_tiles(dim, q.element_size())
     query_tiles, key_tiles = -(-queries // tiles.queries), -(-keys // tiles.keys)
-    d_offset = lse.new_empty((batch, heads, 1 if is_whole else query_tiles) if needs_offset else 0)
+    d_offset = lse.new_empty((batch, heads, 1 if is_block else query_tiles) if needs_offset else 0)
     d_bias = lse.new_zeros((batch, heads, queries, keys) if needs_bias else 0)
     allowed, allowed_strides, allowed_kind = _mask_arguments(allowed, q)
     bias, bias_strides, bias_kind = _mask_arguments(bias, q)
-    block = tiles.keys if is_whole else max(tiles.keys, tiles.step)
+    block = tiles.keys if is_block else max(tiles.keys, tiles.step)
     options: dict[str, Any] = {
         "D": dim, "BLOCK_D": _power_of_2(dim), "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys,
         "ALLOWED": allowed_kind, "BIAS": bias_kind, "CAUSAL": causal, "WINDOW": window >= 0, "EPISODE": support > 0,
@@ -304,11 +304,11 @@ def _attention_backward(
         *_row_strides(q), *_row_strides(k), *_row_strides(v), *allowed_strides, *bias_strides, *_row_strides(d_out),
         *_row_strides(dq), *_row_strides(dk), int(len(offset) > 1),
     ]  # fmt: skip
-    sizes = [heads, heads // groups, queries, keys, window, support, query_size, dropout, log_ratio, min_temperature]
+    sizes = [queries, keys, window, support, query_size, dropout, log_ratio, min_temperature]
     inputs = [q, k, v, offset, allowed, bias, q if seed is None else seed, lse]
     outputs = [dq, dk, dv, d_offset, d_bias]
-    if is_whole:
-        backward_whole_kernel[(batch * groups,)](*inputs, d_out, *outputs, *strides, *sizes, **options)
+    if is_block:
+        backward_block_kernel[(batch * heads,)](*inputs, d_out, *outputs, *strides, heads, *sizes, **options)
     else:
         delta, q_norm = torch.empty_like(lse), torch.empty_like(lse)
         tile = _normalize_tile(q)
@@ -317,7 +317,8 @@ def _attention_backward(
             D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile,
         )  # fmt: skip
         backward_tile_kernel[groups * key_tiles + heads * query_tiles, batch](
-            *inputs, delta, q_norm, d_out, *outputs, *strides, *sizes, groups * key_tiles, query_tiles,
+            *inputs, delta, q_norm, d_out, *outputs, *strides, heads, heads // groups, *sizes, groups * key_tiles,
+            query_tiles,
             STEP=tiles.step, **options,
         )  # fmt: skip
     return dq, dk, dv, d_offset.sum((0, 2)) if needs_offset else d_offset, d_bias

@@ -78,13 +78,18 @@ def _product(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _tile(pointer, rows, num_rows, row_stride, columns, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows of a matrix with D contiguous columns; 0 outside of it."""
+def _tile(
+    pointer, rows, num_rows, row_stride, columns, D: tl.constexpr, BLOCK_D: tl.constexpr, AGAIN: tl.constexpr = False
+):
+    """Rows of a matrix with D contiguous columns; 0 outside of it.
+
+    With AGAIN, they are loaded again, so that they need no registers between their first use and their last.
+    """
     pointers = pointer + rows[:, None] * row_stride + columns[None, :]
     is_inside = rows[:, None] < num_rows
     if BLOCK_D != D:
         is_inside = is_inside & (columns[None, :] < D)
-    return tl.load(pointers, mask=is_inside, other=0.0)
+    return tl.load(pointers, mask=is_inside, other=0.0, volatile=AGAIN)
 
 
 @triton.jit
@@ -100,17 +105,6 @@ def _store_tile(
         bits = value.to(tl.uint32, bitcast=True)
         value = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
     tl.store(pointers, value.to(pointer.dtype.element_ty), mask=is_inside)
-
-
-@triton.jit
-def _store_dq(
-    pointer, dq_tile, q_tile, row_scale, rows, queries, row_stride, dims, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Store the gradient of q: dq_tile without its part along q, whose unit vector is q_tile * row_scale."""
-    direction = q_tile.to(tl.float32) * row_scale[:, None]
-    dq_tile -= direction * tl.sum(direction * dq_tile, 1)[:, None]
-    _store_tile(pointer, dq_tile, rows, queries, row_stride, dims, D, BLOCK_D, PRECISION)
 
 
 @triton.jit
@@ -218,22 +212,17 @@ def _block_columns(block, blocks, start, end, own_start, own_end, BLOCK: tl.cons
 
 
 @triton.jit
-def _forward_tile(
-    q_tile, k, v, block, blocks, start, end, own_start, own_end, rows, dims, queries, keys, k_row, v_row,
-    window, support, query_size, allowed, allowed_row, allowed_column,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, ALLOWED: tl.constexpr, CAUSAL: tl.constexpr,
+def _forward_cosines(
+    q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
+    allowed, allowed_row, allowed_column, ALLOWED: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, EPISODE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Cosines of a tile of queries and a block of keys, times the norms of q_tile, with the keys and their values."""
-    columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, BLOCK_N, EPISODE)
-    k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
-    v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
-    cosines = _cosines(
+    """Cosines of a tile of queries and a block of keys, times the norms of q_tile."""
+    return _cosines(
         _product(q_tile, k_tile, PRECISION), _inverse_norm(k_tile)[None, :], rows[:, None], columns[None, :],
         column_end, (rows + (keys - queries))[:, None], window, support, query_size,
         allowed, allowed_row, allowed_column, queries, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
     )  # fmt: skip
-    return cosines, columns, v_tile
 
 
 @triton.jit
@@ -243,11 +232,11 @@ def forward_kernel(
     allowed_batch, allowed_head, allowed_row, allowed_column, bias_batch, bias_head, bias_row, bias_column,
     out_batch, out_head, out_row, offset_head,
     heads, group, queries, keys, window, support, query_size, dropout, log_ratio, min_temperature,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_BLOCK: tl.constexpr,
     ALLOWED: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EPISODE: tl.constexpr,
     DROPOUT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one tile of queries; grid (tiles of queries, B * H).
+    """Attention of one tile of queries; grid (tiles of queries, B * H). With ONE_BLOCK, keys are at most BLOCK_N.
 
     Writes out (B, H, Q, D) and lse (B, H, Q), the base-2 logarithm of the sums of weights, -MASKED for a masked row.
     """
@@ -259,12 +248,22 @@ def forward_kernel(
     v += batch * v_batch + head // group * v_head
     allowed += batch * allowed_batch + head * allowed_head
     bias += batch * bias_batch + head * bias_head
+    q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D)
+    if ONE_BLOCK:  # loads of all inputs are then under way at once
+        columns = tl.arange(0, BLOCK_N)
+        k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
+        v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
     inverse_temperature, _ = _temperature(offset, head, offset_head, log_ratio, min_temperature)
     if DROPOUT:
         row_seed = tl.load(seed) + batch_head
-    q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D)
     q_tile, row_unit = _unit_range(q_tile, _inverse_norm(q_tile))
     row_scale = row_unit * (inverse_temperature * LOG2_E)
+    # Without a bias, scores are at most `bound`. If they cannot fall far below it, it replaces the running maximum.
+    bound = inverse_temperature * LOG2_E
+    is_bounded = BIAS == 0 and k.dtype.element_ty != tl.float16 and bound < MAX_BOUND
+    maximum = tl.full([BLOCK_M], MASKED, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    accumulator = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     start, end, own_start, own_end = _key_ranges(
         first, BLOCK_M, queries, keys, window, support, query_size, CAUSAL, WINDOW, EPISODE
     )
@@ -272,19 +271,32 @@ def forward_kernel(
     all_blocks = blocks
     if EPISODE:
         all_blocks += tl.cdiv(tl.maximum(own_end - own_start, 0), BLOCK_N)
-    maximum = tl.full([BLOCK_M], MASKED, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    accumulator = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    # Without a bias, scores are at most `bound`. If they cannot fall far below it, it replaces the running maximum.
-    bound = inverse_temperature * LOG2_E
-    is_bounded = BIAS == 0 and k.dtype.element_ty != tl.float16 and bound < MAX_BOUND
-    if is_bounded:
+    if ONE_BLOCK:
+        cosines = _forward_cosines(
+            q_tile, k_tile, columns, keys, rows, queries, keys, window, support, query_size,
+            allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+        )  # fmt: skip
+        scores = cosines * row_scale[:, None]
+        if BIAS:
+            scores += _bias(rows[:, None], columns[None, :], queries, keys, bias, bias_row, bias_column, BIAS)
+        if is_bounded:
+            maximum = tl.full([BLOCK_M], 0.0, tl.float32) + bound
+        else:
+            maximum = tl.maximum(tl.max(scores, 1), MIN_SCORE)
+        weights = tl.exp2(scores - maximum[:, None])
+        total = tl.sum(weights, 1)
+        if DROPOUT:
+            weights *= _keep_scale(row_seed, rows[:, None], columns[None, :], keys, dropout)
+        accumulator = _dot(_cast(weights, v_tile, PRECISION), v_tile, accumulator, PRECISION)
+    elif is_bounded:
         maximum = tl.full([BLOCK_M], 0.0, tl.float32) + bound
         for block in range(0, all_blocks):
-            cosines, columns, v_tile = _forward_tile(
-                q_tile, k, v, block, blocks, start, end, own_start, own_end, rows, dims, queries, keys, k_row, v_row,
-                window, support, query_size, allowed, allowed_row, allowed_column,
-                D, BLOCK_D, BLOCK_N, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+            columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, BLOCK_N, EPISODE)
+            k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
+            v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
+            cosines = _forward_cosines(
+                q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
+                allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
             )  # fmt: skip
             weights = tl.exp2(cosines * row_scale[:, None] - bound)
             total += tl.sum(weights, 1)
@@ -293,10 +305,12 @@ def forward_kernel(
             accumulator = _dot(_cast(weights, v_tile, PRECISION), v_tile, accumulator, PRECISION)
     else:
         for block in range(0, all_blocks):
-            cosines, columns, v_tile = _forward_tile(
-                q_tile, k, v, block, blocks, start, end, own_start, own_end, rows, dims, queries, keys, k_row, v_row,
-                window, support, query_size, allowed, allowed_row, allowed_column,
-                D, BLOCK_D, BLOCK_N, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+            columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, BLOCK_N, EPISODE)
+            k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
+            v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
+            cosines = _forward_cosines(
+                q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
+                allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
             )  # fmt: skip
             scores = cosines * row_scale[:, None]
             if BIAS:
@@ -319,84 +333,80 @@ def forward_kernel(
 
 
 @triton.jit
-def backward_whole_kernel(
+def backward_block_kernel(
     q, k, v, offset, allowed, bias, seed, lse, d_out, dq, dk, dv, d_offset, d_bias,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     allowed_batch, allowed_head, allowed_row, allowed_column, bias_batch, bias_head, bias_row, bias_column,
     dout_batch, dout_head, dout_row, dq_batch, dq_head, dq_row, dk_batch, dk_head, dk_row, offset_head,
-    heads, group, queries, keys, window, support, query_size, dropout, log_ratio, min_temperature,
+    heads, queries, keys, window, support, query_size, dropout, log_ratio, min_temperature,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ALLOWED: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EPISODE: tl.constexpr,
     DROPOUT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, D_BIAS: tl.constexpr,
     D_OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of one head of keys with at most BLOCK_N keys; grid (B * G,). dv has the strides of dk."""
-    key_heads = heads // group
-    batch = (tl.program_id(0) // key_heads).to(tl.int64)
-    key_head = (tl.program_id(0) % key_heads).to(tl.int64)
-    columns, dims = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
-    k_tile = _tile(k + batch * k_batch + key_head * k_head, columns, keys, k_row, dims, D, BLOCK_D)
-    v_tile = _tile(v + batch * v_batch + key_head * v_head, columns, keys, v_row, dims, D, BLOCK_D)
-    column_norm = _inverse_norm(k_tile)
-    k_tile, column_scale = _unit_range(k_tile, column_norm)
-    full = k_tile.to(tl.float32) * column_scale[:, None]
-    direction = _cast(full, k_tile, PRECISION)
-    dk_tile = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv_tile = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    for member in range(0, group):
-        head = key_head * group + member
-        batch_head = batch * heads + head
-        inverse_temperature, sign = _temperature(offset, head, offset_head, log_ratio, min_temperature)
-        if DROPOUT:
-            row_seed = tl.load(seed) + batch_head.to(tl.int32)
-        d_inverse = tl.zeros([BLOCK_M], tl.float32)
-        for first in range(0, queries, BLOCK_M):
-            rows = first + tl.arange(0, BLOCK_M)
-            q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D)
-            d_tile = _tile(d_out + batch * dout_batch + head * dout_head, rows, queries, dout_row, dims, D, BLOCK_D)
-            row_lse = tl.load(lse + batch_head * queries + rows, mask=rows < queries, other=-MASKED)
-            row_norm = _inverse_norm(q_tile)
-            q_tile, row_unit = _unit_range(q_tile, row_norm)
-            row_scale = row_unit * inverse_temperature
-            cosines = _cosines(
-                _product(q_tile, k_tile, PRECISION), column_scale[None, :], rows[:, None], columns[None, :], keys,
-                (rows + (keys - queries))[:, None], window, support, query_size,
-                allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column, queries,
-                ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
-            )  # fmt: skip
-            exponents = cosines * (row_scale * LOG2_E)[:, None] - row_lse[:, None]
-            if BIAS:
-                weights = tl.exp2(exponents + _bias(
-                    rows[:, None], columns[None, :], queries, keys, bias + batch * bias_batch + head * bias_head,
-                    bias_row, bias_column, BIAS,
-                ))  # fmt: skip
-            else:
-                weights = tl.exp2(exponents)
-            d_weights = _product(d_tile, v_tile, PRECISION)
-            kept = weights
-            if DROPOUT:
-                keep = _keep_scale(row_seed, rows[:, None], columns[None, :], keys, dropout)
-                kept, d_weights = weights * keep, d_weights * keep
-            dv_tile = _dot(tl.trans(_cast(kept, d_tile, PRECISION)), d_tile, dv_tile, PRECISION)
-            d_scores = weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None])
-            if D_BIAS:
-                pointers = d_bias + batch_head * queries * keys + rows[:, None] * keys + columns[None, :]
-                tl.store(pointers, d_scores, mask=(rows[:, None] < queries) & (columns[None, :] < keys))
-            if D_OFFSET:
-                d_inverse += tl.sum(d_scores * exponents, 1)
-            scaled = _cast(d_scores * row_scale[:, None], q_tile, PRECISION)
-            dk_tile = _dot(tl.trans(scaled), q_tile, dk_tile, PRECISION)
-            dq_tile = _dot(scaled, direction, tl.zeros([BLOCK_M, BLOCK_D], tl.float32), PRECISION)
-            dq_tile *= _power_of_2(row_norm)[:, None]
-            _store_dq(dq + batch * dq_batch + head * dq_head, dq_tile, q_tile, row_unit, rows, queries, dq_row, dims,
-                      D, BLOCK_D, PRECISION)  # fmt: skip
-        if D_OFFSET:
-            tl.store(d_offset + batch_head, -tl.sum(d_inverse, 0) * sign / LOG2_E)
-    parallel = tl.sum(dk_tile * full, 1)
-    dk_tile = (dk_tile - parallel[:, None] * full) * column_norm[:, None]
-    dk_start = batch * dk_batch + key_head * dk_head
-    _store_tile(dk + dk_start, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+    """All gradients of one head with at most BLOCK_M queries and BLOCK_N keys; grid (B * H,).
+
+    Inputs are loaded before anything is computed, and each gradient is stored as soon as it is known, which frees its
+    registers. dv has the strides of dk.
+    """
+    batch_head = tl.program_id(0).to(tl.int64)
+    batch, head = batch_head // heads, batch_head % heads
+    rows, columns, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
+    k_tile = _tile(k + batch * k_batch + head * k_head, columns, keys, k_row, dims, D, BLOCK_D)
+    q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D)
+    v_tile = _tile(v + batch * v_batch + head * v_head, columns, keys, v_row, dims, D, BLOCK_D)
+    d_tile = _tile(d_out + batch * dout_batch + head * dout_head, rows, queries, dout_row, dims, D, BLOCK_D)
+    row_lse = tl.load(lse + batch_head * queries + rows, mask=rows < queries, other=-MASKED)
+    inverse_temperature, sign = _temperature(offset, head, offset_head, log_ratio, min_temperature)
+    column_norm, row_norm = _inverse_norm(k_tile), _inverse_norm(q_tile)
+    k_unit, column_scale = _unit_range(k_tile, column_norm)
+    row_unit = row_norm
+    if q_tile.dtype == tl.float16:  # the scaled gradients would leave its range
+        q_tile, row_unit = _unit_range(q_tile, row_norm)
+    row_scale = tl.where(row_unit > 0, row_unit, 1.0) * inverse_temperature  # 0 of a zero vector would unmask its keys
+    cosines = _cosines(
+        _product(q_tile, k_unit, PRECISION), column_scale[None, :], rows[:, None], columns[None, :], keys,
+        (rows + (keys - queries))[:, None], window, support, query_size,
+        allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column, queries,
+        ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
+    )  # fmt: skip
+    exponents = cosines * (row_scale * LOG2_E)[:, None] - row_lse[:, None]
+    if BIAS:
+        exponents += _bias(
+            rows[:, None], columns[None, :], queries, keys, bias + batch * bias_batch + head * bias_head,
+            bias_row, bias_column, BIAS,
+        )  # fmt: skip
+    weights = tl.exp2(exponents)
+    d_weights = _product(d_tile, v_tile, PRECISION)
+    kept = weights
+    if DROPOUT:
+        row_seed = tl.load(seed) + batch_head.to(tl.int32)
+        keep = _keep_scale(row_seed, rows[:, None], columns[None, :], keys, dropout)
+        kept, d_weights = weights * keep, d_weights * keep
+    dv_tile = _dot(
+        tl.trans(_cast(kept, d_tile, PRECISION)), d_tile, tl.zeros([BLOCK_N, BLOCK_D], tl.float32), PRECISION
+    )
+    dk_start = batch * dk_batch + head * dk_head
     _store_tile(dv + dk_start, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+    d_scores = weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None])
+    if D_BIAS:
+        pointers = d_bias + batch_head * queries * keys + rows[:, None] * keys + columns[None, :]
+        tl.store(pointers, d_scores, mask=(rows[:, None] < queries) & (columns[None, :] < keys))
+    scaled = _cast(d_scores * row_scale[:, None], q_tile, PRECISION)
+    dk_tile = _dot(tl.trans(scaled), q_tile, tl.zeros([BLOCK_N, BLOCK_D], tl.float32), PRECISION)
+    k_tile = _tile(k + batch * k_batch + head * k_head, columns, keys, k_row, dims, D, BLOCK_D, AGAIN=True)
+    direction = k_tile.to(tl.float32) * column_norm[:, None]
+    dk_tile = (dk_tile - tl.sum(dk_tile * direction, 1)[:, None] * direction) * column_norm[:, None]
+    _store_tile(dk + dk_start, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+    scaled = _cast(d_scores * column_scale[None, :], k_unit, PRECISION)
+    dq_tile = _dot(scaled, k_unit, tl.zeros([BLOCK_M, BLOCK_D], tl.float32), PRECISION)
+    q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)
+    direction = q_tile.to(tl.float32) * row_norm[:, None]
+    parallel = tl.sum(dq_tile * direction, 1)  # also the gradient of the scores, summed with their cosines
+    dq_tile = (dq_tile - parallel[:, None] * direction) * (row_norm * inverse_temperature)[:, None]
+    _store_tile(dq + batch * dq_batch + head * dq_head, dq_tile, rows, queries, dq_row, dims, D, BLOCK_D, PRECISION)
+    if D_OFFSET:
+        tl.store(d_offset + batch_head, -tl.sum(parallel, 0) * inverse_temperature * sign)
 
 
 @triton.jit
@@ -488,7 +498,8 @@ def backward_tile_kernel(
                 dv_tile = _dot(_cast(kept, d_tile, PRECISION), d_tile, dv_tile, PRECISION)
                 scaled = (weights * (d_weights - row_delta[None, :]) * row_scale[None, :]).to(q_tile.dtype)
                 dk_tile = _dot(scaled, q_tile, dk_tile, PRECISION)
-        direction = k_tile.to(tl.float32) * column_scale[:, None]
+        k_tile = _tile(k + batch * k_batch + key_head * k_head, columns, keys, k_row, dims, D, BLOCK_D, AGAIN=True)
+        direction = k_tile.to(tl.float32) * column_norm[:, None]
         parallel = tl.sum(dk_tile * direction, 1)
         dk_tile = (dk_tile - parallel[:, None] * direction) * column_norm[:, None]
         dk_start = batch * dk_batch + key_head * dk_head
@@ -560,7 +571,8 @@ def backward_tile_kernel(
             d_inverse -= residual * mean_exponent  # the rounding error of delta, too coarse for a sum over all queries
             total = -tl.sum(d_inverse, 0) * sign / LOG2_E
             tl.store(d_offset + batch_head * query_tiles + tile, total)
-        direction = q_tile.to(tl.float32) * row_scale[:, None]
+        q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)
+        direction = q_tile.to(tl.float32) * row_norm[:, None]
         dq_tile -= direction * tl.sum(dq_tile * direction, 1)[:, None]
         dq_tile *= (row_norm * inverse_temperature)[:, None]
         _store_tile(dq + batch * dq_batch + head * dq_head, dq_tile, rows, queries, dq_row, dims, D, BLOCK_D, PRECISION)
