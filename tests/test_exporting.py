@@ -1,6 +1,7 @@
 import json
 import logging
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ import caption_run
 import glyph_run
 import number_run
 import sightline
+from shared_folder import shared_folder
 from sightline import FewShotClassifier
 from sightline.attention import SCORES
 from sightline.cli import app
@@ -114,7 +116,7 @@ def test_decoder_steps_are_those_of_the_model(name):
 
 @pytest.fixture(scope="module")
 def recurrent(tmp_path_factory):
-    return number_run.train(tmp_path_factory.mktemp("numbers"))
+    return shared_folder(tmp_path_factory, "exported-numbers", number_run.train) / "run"
 
 
 @pytest.mark.parametrize("format", ["onnx", "torch"])
@@ -207,7 +209,7 @@ class FixedFeatures:
 
 @pytest.fixture(scope="module")
 def few_shot(tmp_path_factory):
-    return glyph_run.train(tmp_path_factory.mktemp("few-shot"), steps=30)
+    return shared_folder(tmp_path_factory, "exported-few-shot", partial(glyph_run.train, steps=30))
 
 
 def test_few_shot_model_takes_support_and_query_in_onnx(few_shot, tmp_path):

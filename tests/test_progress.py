@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 from sightline import progress
 
@@ -14,9 +15,11 @@ def test_a_progress_bar_appears_on_stderr_after_a_second(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     stdout = sys.stdout
-    for seconds, quiet, is_visible in ((1, False, False), (0, True, False), (0, False, True)):
+    cases = ((1, False, True, False), (0, True, True, False), (0, False, True, True), (0, False, False, True))
+    for seconds, quiet, reports, is_visible in cases:
         monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", seconds)
         with progress.progress_bar(quiet) as report:
-            report(1, 2)
+            report(1, 2) if reports else time.sleep(0.3)
             assert sys.stdout is stdout
         assert ("working" in sys.stderr.getvalue()) == is_visible
+        sys.stderr.truncate(0)

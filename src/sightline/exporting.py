@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .errors import MissingDependencyError, SightlineError, check
 from .files import atomic_write, versions, write_bytes
+from .progress import Progress
 
 Format = Literal["onnx", "torch"]
 SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
@@ -81,19 +82,22 @@ class Exported:
         return "\n".join([*lines, f"checked on {self.checks} inputs: largest difference {worst:.1e}"])
 
 
-def write(export: Export, folder: Path, format: Format) -> Exported:
-    """Convert all parts, check them, and write them to a folder."""
+def write(export: Export, folder: Path, format: Format, progress: Progress = lambda *_: None) -> Exported:
+    """Convert all parts, check them, and write them to a folder. `progress` gets finished steps, 3 of each part."""
     if format == "onnx":
         _check_onnx()
     files, differences = [], {}
     with ExitStack() as written:  # no part replaces an older file before all are checked
-        for part in export.parts:
+        for i, part in enumerate(export.parts):
             path = folder / f"{part.name}{SUFFIXES[format]}"
             file = written.enter_context(atomic_write(path))
             with torch.no_grad(), _quiet():
                 program = trace(part)
+                progress(3 * i + 1, 3 * len(export.parts))
                 _save_onnx(program, part, file) if format == "onnx" else _save_program(program, file)
+                progress(3 * i + 2, 3 * len(export.parts))
                 differences[part.name] = check_part(part, file, format)
+                progress(3 * i + 3, 3 * len(export.parts))
             files.append(path)
     for name, content in export.files.items():
         write_bytes(folder / name, content)

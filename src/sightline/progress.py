@@ -17,13 +17,16 @@ def progress_bar(quiet: bool = False) -> Iterator[Progress]:
         yield lambda done, total: None
         return
     from rich import progress
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    with progress.Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("working", visible=False)
+    class LateProgress(progress.Progress):
+        """Shows its task after some time, also if nothing is finished until then."""
 
-        def advance(done: int, total: int) -> None:
-            is_visible = (bar.tasks[0].elapsed or 0) >= SECONDS_BEFORE_BAR
-            bar.update(task, completed=done, total=total, visible=is_visible)
+        def get_renderables(self) -> Iterator[RenderableType]:
+            for task in self.tasks:
+                task.visible = (task.elapsed or 0) >= SECONDS_BEFORE_BAR
+            yield from super().get_renderables()
 
-        yield advance
+    with LateProgress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("working", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -230,7 +230,8 @@ def export(
         check_choice("the task of a run to export", task, registry.supporting("export"))
         describe = registry.task_spec(task).export
     folder = path / "export" if path.is_dir() else Path(f"{path.stem}-export")
-    return write(describe(predictor), Path(out or folder), format)  # type: ignore[arg-type]
+    with progress_bar() as progress:
+        return write(describe(predictor), Path(out or folder), format, progress)  # type: ignore[arg-type]
 
 
 def info(run: str | Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from processes import SMALL, SMALL_TASKS, TIMEOUT, CommandProcess, write_images, write_task_data
+from shared_folder import shared_folder
 from sightline.registry import task_spec
 from sightline.run_config import resolve_config
 from sightline.training.distributed import is_main_process, rank_and_world_size
@@ -73,7 +74,10 @@ def assert_close(run, other):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """All runs, by two processes in folders of their names and by one in `single-NAME`. Torchrun starts once."""
-    home = tmp_path_factory.mktemp("distributed")
+    return shared_folder(tmp_path_factory, "distributed", train_all)
+
+
+def train_all(home):
     write_task_data(home)
     lines = [f"{config} {changes} out={name}" for name, (config, changes, _) in RUNS.items()]
     for name in RESUMED:
@@ -91,7 +95,6 @@ def home(tmp_path_factory):
     for name, command in singles.items():
         assert command.wait() == 0, command.output
         assert ("kept the average of the last 2" in command.output) == (name == "fsdp-average")
-    return home
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "few_shot"])

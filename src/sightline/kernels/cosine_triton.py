@@ -372,11 +372,12 @@ def backward_block_kernel(
     )  # fmt: skip
     exponents = cosines * (row_scale * LOG2_E)[:, None] - row_lse[:, None]
     if BIAS:
-        exponents += _bias(
+        weights = tl.exp2(exponents + _bias(
             rows[:, None], columns[None, :], queries, keys, bias + batch * bias_batch + head * bias_head,
             bias_row, bias_column, BIAS,
-        )  # fmt: skip
-    weights = tl.exp2(exponents)
+        ))  # fmt: skip
+    else:
+        weights = tl.exp2(exponents)
     d_weights = _product(d_tile, v_tile, PRECISION)
     kept = weights
     if DROPOUT:
@@ -389,6 +390,8 @@ def backward_block_kernel(
     dk_start = batch * dk_batch + head * dk_head
     _store_tile(dv + dk_start, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
     d_scores = weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None])
+    if D_OFFSET:
+        tl.store(d_offset + batch_head, -tl.sum(tl.sum(d_scores * exponents, 1), 0) * sign / LOG2_E)
     if D_BIAS:
         pointers = d_bias + batch_head * queries * keys + rows[:, None] * keys + columns[None, :]
         tl.store(pointers, d_scores, mask=(rows[:, None] < queries) & (columns[None, :] < keys))
@@ -402,11 +405,10 @@ def backward_block_kernel(
     dq_tile = _dot(scaled, k_unit, tl.zeros([BLOCK_M, BLOCK_D], tl.float32), PRECISION)
     q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)
     direction = q_tile.to(tl.float32) * row_norm[:, None]
-    parallel = tl.sum(dq_tile * direction, 1)  # also the gradient of the scores, summed with their cosines
-    dq_tile = (dq_tile - parallel[:, None] * direction) * (row_norm * inverse_temperature)[:, None]
+    dq_tile = (dq_tile - tl.sum(dq_tile * direction, 1)[:, None] * direction) * (row_norm * inverse_temperature)[
+        :, None
+    ]
     _store_tile(dq + batch * dq_batch + head * dq_head, dq_tile, rows, queries, dq_row, dims, D, BLOCK_D, PRECISION)
-    if D_OFFSET:
-        tl.store(d_offset + batch_head, -tl.sum(parallel, 0) * inverse_temperature * sign)
 
 
 @triton.jit

@@ -59,9 +59,9 @@ class FewShot(nn.Module):
     @torch.no_grad()
     def embed_pixels(self, pixels: Tensor, batch_size: int | None = None, *, all_views: bool = True) -> Tensor:
         """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
-        embed = self.embed_views if all_views else self.embed
+        embed, views = (self.embed_views, self.config.views) if all_views else (self.embed, 1)
         device = self.head.device
-        batches = pixels.split(batch_size or EMBEDDING_BATCH_SIZES[device.type])
+        batches = pixels.split(max(1, (batch_size or EMBEDDING_BATCH_SIZES[device.type]) // views))
         return torch.cat([embed(batch.to(device).float() / 255).float() for batch in batches])
 
     def embed(self, images: Tensor) -> Tensor:
@@ -74,13 +74,13 @@ class FewShot(nn.Module):
         return self.pool(self.backbone(self.normalize(images)))
 
     def embed_views(self, images: Tensor) -> Tensor:
-        """As `embed`, the mean over the views of the config."""
+        """As `embed`, the mean over the views of the config, which are one batch for the backbone."""
         if self.backbone is None or self.config.views == 1:
             return self.embed(images)
         if self.config.normalize_drawings:
-            views = [self.standardize(view) for view in drawing_views(normalize_drawings(images))]
-            return torch.stack([self.pool(self.backbone(view)) for view in views]).mean(0)
-        x, mirrored = self.embed(images), self.embed(images.flip(-1))
+            views = torch.cat(list(drawing_views(normalize_drawings(images))))
+            return self.pool(self.backbone(self.standardize(views))).unflatten(0, (self.config.views, -1)).mean(0)
+        x, mirrored = self.embed(torch.cat((images, images.flip(-1)))).chunk(2)
         if self.config.tokens == "patches":  # tokens of the same place are averaged
             mirrored = mirrored.unflatten(1, self.grid).flip(2).flatten(1, 2)
         return (x + mirrored) / 2
