@@ -232,9 +232,15 @@ def test_auto_chooses_an_installed_model(run, drawn, monkeypatch):
     colors = {
         name: [np.random.default_rng(i).integers(0, 256, (40, 40, 3), dtype=np.uint8)] for i, name in enumerate("ab")
     }
-    choice = FewShotClassifier.pretrained("auto").fit(colors).model_choice
+
+    def fit_auto(examples):
+        return FewShotClassifier.pretrained("auto").fit(examples).model_choice
+
+    choice = fit_auto(colors)
     assert choice.model == "glyphs"
     assert choice.hint == "these images look like photos, whose model is not installed: pip install weights"
+    one_each = {name: images[:1] for name, images in examples.items()}
+    assert "with one image per class there are none: photos may be better" in fit_auto(one_each).hint
     monkeypatch.setattr(model_choice, "few_shot_models", lambda: ["photos"])
     with pytest.raises(MissingDependencyError, match="pip install weights"):
         FewShotClassifier.pretrained("auto").fit(colors)

@@ -4,7 +4,7 @@ Every installed model is fitted, and the log-likelihood of the held-out examples
 the model for the kind of the images, drawings or photos. With one image per class it decides alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -55,7 +55,7 @@ class ModelChoice:
     model: str
     reason: str
     hint: str | None = None
-    """What to install if the images look like those of a model that is not installed."""
+    """What to install if the images look like those of a model that is not installed, or what was not compared."""
 
     def __str__(self) -> str:
         return f"{self.model}, {self.reason}"
@@ -86,13 +86,20 @@ def choose_model(
             continue
         if not fitted[name].fitted.support.has_estimate:  # held-out images would show nothing
             reason = f"because the images look like {kind}" if name == likely else f"without the model for {kind}"
-            return ModelChoice(name, reason, hint), fitted[name]
+            return ModelChoice(name, reason, hint or _untested(names, name)), fitted[name]
     if not fitted:
         raise MissingDependencyError(hint or "model must be installed, got none of the pretrained models")
     evidence = {name: _evidence(classifier) + LOG_PRIOR * (name == likely) for name, classifier in fitted.items()}
     best = max(evidence, key=lambda name: evidence[name])
     accuracies = {name: classifier.estimate().accuracy for name, classifier in fitted.items()}
     return ModelChoice(best, compared_accuracies(accuracies, best, "held-out images"), hint), fitted[best]
+
+
+def _untested(names: Sequence[str], used: str) -> str | None:
+    """That other models were not compared."""
+    others = " or ".join(name for name in names if name != used)
+    rule = "models are compared on held-out images, and with one image per class there are none"
+    return f"{rule}: {others} may be better; add images, or try it, too" if others else None
 
 
 def _evidence(classifier: "FewShotClassifier") -> float:

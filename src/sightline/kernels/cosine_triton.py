@@ -405,9 +405,8 @@ def backward_block_kernel(
     dq_tile = _dot(scaled, k_unit, tl.zeros([BLOCK_M, BLOCK_D], tl.float32), PRECISION)
     q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)
     direction = q_tile.to(tl.float32) * row_norm[:, None]
-    dq_tile = (dq_tile - tl.sum(dq_tile * direction, 1)[:, None] * direction) * (row_norm * inverse_temperature)[
-        :, None
-    ]
+    dq_tile -= tl.sum(dq_tile * direction, 1)[:, None] * direction
+    dq_tile *= (row_norm * inverse_temperature)[:, None]
     _store_tile(dq + batch * dq_batch + head * dq_head, dq_tile, rows, queries, dq_row, dims, D, BLOCK_D, PRECISION)
 
 
