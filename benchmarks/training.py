@@ -184,8 +184,8 @@ def top_operations(step: Callable[[], None]) -> str:
     kernels = {
         event.key: event.self_device_time_total
         for event in profiler.key_averages()
-        if not event.key.startswith("## Call")  # a compiled graph, whose kernels are listed, too
-    }
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.key.startswith("## Call")
+    }  # not the operators and compiled graphs that start them
     total = max(1e-9, sum(kernels.values()))
     top = sorted(kernels.items(), key=lambda item: -item[1])[:5]
     return "; ".join(f"{100 * time / total:.0f}% {kernel[:60]}" for kernel, time in top)

@@ -1,6 +1,7 @@
 """A folder that the first worker of a test run builds and that all workers use."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, build: Callable[[P
     folder, built = base / name, base / f"{name}.built"
     with FileLock(base / f"{name}.lock"):
         if not built.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a build that failed
             folder.mkdir()
             build(folder)
             built.touch()

@@ -287,10 +287,11 @@ def test_classifier_of_photos_is_exported_at_any_batch_size(tmp_path):
             assert_close(row, torch.tensor(expected), atol=1e-4, rtol=1e-4)
 
 
-def test_views_of_drawings_are_exported(tmp_path):
+@pytest.mark.parametrize(("views", "normalize_drawings", "tokens"), [(3, True, "pooled"), (2, False, "patches")])
+def test_views_are_exported(views, normalize_drawings, tokens, tmp_path):
     torch.manual_seed(0)
-    options = {"image_size": 28, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2}
-    model = FewShot(FewShotConfig(**options, normalize_drawings=True, views=3)).eval()
+    options = {"image_size": 28, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2, "tokens": tokens}
+    model = FewShot(FewShotConfig(**options, normalize_drawings=normalize_drawings, views=views)).eval()
     run = {"embedder": BackboneEmbedder(model), "model": model, "config": SimpleNamespace(task="few_shot")}
     [session] = onnx_sessions(few_shot_export.export(SimpleNamespace(**run)), tmp_path)
     images = torch.stack([torch.as_tensor(x[0]) for x in glyph_run.characters(5).values()]).float() / 255

@@ -240,7 +240,7 @@ def test_auto_chooses_an_installed_model(run, drawn, monkeypatch):
     assert choice.model == "glyphs"
     assert choice.hint == "these images look like photos, whose model is not installed: pip install weights"
     one_each = {name: images[:1] for name, images in examples.items()}
-    assert "with one image per class there are none: photos may be better" in fit_auto(one_each).hint
+    assert fit_auto(one_each).hint.endswith("several images in two classes or more; add images, or try --model photos")
     monkeypatch.setattr(model_choice, "few_shot_models", lambda: ["photos"])
     with pytest.raises(MissingDependencyError, match="pip install weights"):
         FewShotClassifier.pretrained("auto").fit(colors)

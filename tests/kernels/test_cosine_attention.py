@@ -91,7 +91,7 @@ def test_output_and_gradients_agree_with_float64(dtype: torch.dtype, rule: MaskR
 
 @needs_triton
 @pytest.mark.parametrize("dim", [20, 64, 128])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 131), (130, 67)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 131), (130, 67), (70, 40)])
 def test_any_lengths_and_head_dimensions(queries: int, keys: int, dim: int) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         check(tensors(dtype, queries=queries, keys=keys, dim=dim), torch.tensor([0.1]))
@@ -122,9 +122,12 @@ def test_grouped_heads_and_a_shared_temperature(dtype: torch.dtype, dim: int) ->
 
 
 @needs_triton
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e20), (torch.bfloat16, 1e20), (torch.float16, 1e4)])
-def test_huge_vectors(dtype: torch.dtype, scale: float) -> None:
-    check(tensors(dtype, scale=scale), torch.tensor([0.1]))
+@pytest.mark.parametrize("dim", [16, 64])
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e20), (torch.bfloat16, 1e20), (torch.bfloat16, 1e-8), (torch.float16, 1e4)]
+)
+def test_huge_and_tiny_vectors(dtype: torch.dtype, scale: float, dim: int) -> None:
+    check(tensors(dtype, scale=scale, dim=dim), torch.tensor([0.1]))
 
 
 @needs_triton

@@ -97,9 +97,9 @@ def choose_model(
 
 def _untested(names: Sequence[str], used: str) -> str | None:
     """That other models were not compared."""
-    others = " or ".join(name for name in names if name != used)
-    rule = "models are compared on held-out images, and with one image per class there are none"
-    return f"{rule}: {others} may be better; add images, or try it, too" if others else None
+    others = " or ".join(f"--model {name}" for name in names if name != used)
+    rule = "the models were not compared: this needs several images in two classes or more"
+    return f"{rule}; add images, or try {others}" if others else None
 
 
 def _evidence(classifier: "FewShotClassifier") -> float:

@@ -101,7 +101,7 @@ def _fit_images(
     other = None if choice is not None else other_model(folder, model)
     if choice is not None and choice.hint is not None:
         echo(choice.hint)
-    elif other is not None and model in KINDS:
+    if other is not None and model in KINDS:
         echo(f"these images look like {KINDS[other]}, and {model} is for {KINDS[model]}; try --model {other}")
     elif classifier.calibration.auroc < MIN_SEPARATION:
         fix = "" if other is None else f", or try --model {other}, which is for {KINDS[other]}"

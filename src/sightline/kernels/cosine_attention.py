@@ -185,7 +185,8 @@ BACKWARD_TILES = {
 }
 """Tiles by head dimension, rounded up to a power of 2: the fastest of some 250 on one H200."""
 SHORT = 64
-"""Tokens up to which one program has all of a head of 33 to 64 dimensions."""
+"""Keys up to which one program has all of a head of 33 to 64 dimensions; in the backward pass also queries, in half
+precision and without grouped heads."""
 FORWARD_BLOCK, BACKWARD_BLOCK = _Tiles(64, 64, 4, 2), _Tiles(64, 64, 4, 2, 0, 168)
 
 

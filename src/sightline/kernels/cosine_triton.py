@@ -83,7 +83,8 @@ def _tile(
 ):
     """Rows of a matrix with D contiguous columns; 0 outside of it.
 
-    With AGAIN, they are loaded again, so that they need no registers between their first use and their last.
+    With AGAIN, they are loaded again, so that they need no registers between their first use and their last. The load
+    is volatile: otherwise the compiler would replace it by the first.
     """
     pointers = pointer + rows[:, None] * row_stride + columns[None, :]
     is_inside = rows[:, None] < num_rows
@@ -390,8 +391,9 @@ def backward_block_kernel(
     dk_start = batch * dk_batch + head * dk_head
     _store_tile(dv + dk_start, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
     d_scores = weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None])
-    if D_OFFSET:
-        tl.store(d_offset + batch_head, -tl.sum(tl.sum(d_scores * exponents, 1), 0) * sign / LOG2_E)
+    if D_OFFSET:  # exponents of masked pairs can be infinite
+        d_inverse = tl.sum(tl.where(weights > 0, d_scores * exponents, 0.0), 1)
+        tl.store(d_offset + batch_head, -tl.sum(d_inverse, 0) * sign / LOG2_E)
     if D_BIAS:
         pointers = d_bias + batch_head * queries * keys + rows[:, None] * keys + columns[None, :]
         tl.store(pointers, d_scores, mask=(rows[:, None] < queries) & (columns[None, :] < keys))

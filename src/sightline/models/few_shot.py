@@ -80,7 +80,7 @@ class FewShot(nn.Module):
         if self.config.normalize_drawings:
             views = torch.cat(list(drawing_views(normalize_drawings(images))))
             return self.pool(self.backbone(self.standardize(views))).unflatten(0, (self.config.views, -1)).mean(0)
-        x, mirrored = self.embed(torch.cat((images, images.flip(-1)))).chunk(2)
+        x, mirrored = self.embed(torch.cat((images, images.flip(-1)))).unflatten(0, (2, -1))
         if self.config.tokens == "patches":  # tokens of the same place are averaged
             mirrored = mirrored.unflatten(1, self.grid).flip(2).flatten(1, 2)
         return (x + mirrored) / 2
