@@ -23,7 +23,7 @@ soak: .venv/tools
 # Four workers on two cores: tests also wait for browsers, disks and other processes. With worksteal, tests of a file
 # mostly share a worker, so what they share is built once.
 test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist worksteal --durations 30
 
 test-kernels: .triton/ready
 	PYTHONPATH=.triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/kernels/test_cosine_attention.py

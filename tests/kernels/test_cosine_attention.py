@@ -373,6 +373,15 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(name: str) -> None:
     assert "ptx" in compiled.asm
 
 
+def test_gradients_get_the_layout_of_the_output() -> None:
+    x, strides = torch.randn(2, 5, 3, 4).transpose(1, 2).requires_grad_(), []
+    x.register_hook(lambda gradient: strides.append(gradient.stride()))
+    for gradient in (torch.randn(2, 3, 5, 4), torch.ones(1).expand(2, 3, 5, 4)):
+        (got,) = torch.autograd.grad(kernels._SameLayout.apply(x), x, gradient)
+        assert torch.equal(got, gradient)
+    assert strides == [x.stride()] * 2
+
+
 def test_kernels_are_used_on_a_gpu_for_enough_queries() -> None:
     q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
     assert kernels.is_applicable(q, k, v) == (IS_INTERPRETED and kernels.has_triton())

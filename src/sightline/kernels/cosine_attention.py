@@ -125,10 +125,30 @@ def _attention_by_torch(
     is_grouped = k.shape[1] < q.shape[1]
     options: dict[str, Any] = {"dropout_p": dropout, "is_causal": rule.causal, "scale": 1.0, "enable_gqa": is_grouped}
     if rule.allowed is None:
-        return F.scaled_dot_product_attention(q, k, v, **options)
+        return _SameLayout.apply(F.scaled_dot_product_attention(q, k, v, **options))
     has_key = rule.allowed.any(-1, keepdim=True)  # torch returns NaN where there is none
-    out = F.scaled_dot_product_attention(q, k, v, rule.allowed | ~has_key, **options)
+    out = _SameLayout.apply(F.scaled_dot_product_attention(q, k, v, rule.allowed | ~has_key, **options))
     return torch.where(has_key, out, 0.0)
+
+
+class _SameLayout(torch.autograd.Function):
+    """The identity, whose gradient gets the strides of its input.
+
+    On a GPU, torch keeps the backward pass of cuDNN for the shapes and strides of q, k and v, and uses it again for
+    gradients of other strides, which it then reads in the wrong order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.strides = x.stride()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if gradient.stride() == ctx.strides:
+            return gradient
+        same = torch.empty_strided(gradient.shape, ctx.strides, dtype=gradient.dtype, device=gradient.device)
+        return same.copy_(gradient)
 
 
 def _expanded(rule: MaskRule, q: Tensor, k: Tensor) -> list[Tensor | None]:
