@@ -196,6 +196,18 @@ def _bias(rows, columns, row_end, column_end, pointer, row_stride, column_stride
 
 
 @triton.jit
+def _query_weights(
+    exponents, rows, columns, row_end, column_end, pointer, row_stride, column_stride, BIAS: tl.constexpr
+):
+    """Weights of a tile of queries and a block of keys from their exponents in base 2, to which the bias is added."""
+    if BIAS:
+        exponents += _bias(
+            rows[:, None], columns[None, :], row_end, column_end, pointer, row_stride, column_stride, BIAS
+        )
+    return tl.exp2(exponents)
+
+
+@triton.jit
 def _keep_scale(seed, rows, columns, keys, dropout):
     """0 for dropped weights, 1 / (1 - dropout) for the others; rows and columns broadcast."""
     uniform = tl.rand(seed, rows * keys + columns)
@@ -213,14 +225,14 @@ def _block_columns(block, blocks, start, end, own_start, own_end, BLOCK: tl.cons
 
 
 @triton.jit
-def _forward_cosines(
-    q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
+def _query_cosines(
+    q_tile, k_tile, scale, rows, columns, column_end, queries, keys, window, support, query_size,
     allowed, allowed_row, allowed_column, ALLOWED: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, EPISODE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Cosines of a tile of queries and a block of keys, times the norms of q_tile."""
+    """`_cosines` of a tile of queries and a block of keys, whose products with the queries are multiplied by scale."""
     return _cosines(
-        _product(q_tile, k_tile, PRECISION), _inverse_norm(k_tile)[None, :], rows[:, None], columns[None, :],
+        _product(q_tile, k_tile, PRECISION), scale[None, :], rows[:, None], columns[None, :],
         column_end, (rows + (keys - queries))[:, None], window, support, query_size,
         allowed, allowed_row, allowed_column, queries, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
     )  # fmt: skip
@@ -273,9 +285,10 @@ def forward_kernel(
     if EPISODE:
         all_blocks += tl.cdiv(tl.maximum(own_end - own_start, 0), BLOCK_N)
     if ONE_BLOCK:
-        cosines = _forward_cosines(
-            q_tile, k_tile, columns, keys, rows, queries, keys, window, support, query_size,
-            allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+        cosines = _query_cosines(
+            q_tile, k_tile, _inverse_norm(k_tile), rows, columns, keys, queries, keys,
+            window, support, query_size, allowed, allowed_row, allowed_column,
+            ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
         )  # fmt: skip
         scores = cosines * row_scale[:, None]
         if BIAS:
@@ -295,9 +308,10 @@ def forward_kernel(
             columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, BLOCK_N, EPISODE)
             k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
             v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
-            cosines = _forward_cosines(
-                q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
-                allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+            cosines = _query_cosines(
+                q_tile, k_tile, _inverse_norm(k_tile), rows, columns, column_end, queries, keys,
+                window, support, query_size, allowed, allowed_row, allowed_column,
+                ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
             )  # fmt: skip
             weights = tl.exp2(cosines * row_scale[:, None] - bound)
             total += tl.sum(weights, 1)
@@ -309,9 +323,10 @@ def forward_kernel(
             columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, BLOCK_N, EPISODE)
             k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
             v_tile = _tile(v, columns, keys, v_row, dims, D, BLOCK_D)
-            cosines = _forward_cosines(
-                q_tile, k_tile, columns, column_end, rows, queries, keys, window, support, query_size,
-                allowed, allowed_row, allowed_column, ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
+            cosines = _query_cosines(
+                q_tile, k_tile, _inverse_norm(k_tile), rows, columns, column_end, queries, keys,
+                window, support, query_size, allowed, allowed_row, allowed_column,
+                ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
             )  # fmt: skip
             scores = cosines * row_scale[:, None]
             if BIAS:
@@ -365,20 +380,16 @@ def backward_block_kernel(
     if q_tile.dtype == tl.float16:  # the scaled gradients would leave its range
         q_tile, row_unit = _unit_range(q_tile, row_norm)
     row_scale = tl.where(row_unit > 0, row_unit, 1.0) * inverse_temperature  # 0 of a zero vector would unmask its keys
-    cosines = _cosines(
-        _product(q_tile, k_unit, PRECISION), column_scale[None, :], rows[:, None], columns[None, :], keys,
-        (rows + (keys - queries))[:, None], window, support, query_size,
-        allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column, queries,
-        ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
+    cosines = _query_cosines(
+        q_tile, k_unit, column_scale, rows, columns, keys, queries, keys, window, support, query_size,
+        allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column,
+        ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
     )  # fmt: skip
     exponents = cosines * (row_scale * LOG2_E)[:, None] - row_lse[:, None]
-    if BIAS:
-        weights = tl.exp2(exponents + _bias(
-            rows[:, None], columns[None, :], queries, keys, bias + batch * bias_batch + head * bias_head,
-            bias_row, bias_column, BIAS,
-        ))  # fmt: skip
-    else:
-        weights = tl.exp2(exponents)
+    weights = _query_weights(
+        exponents, rows, columns, queries, keys, bias + batch * bias_batch + head * bias_head,
+        bias_row, bias_column, BIAS,
+    )  # fmt: skip
     d_weights = _product(d_tile, v_tile, PRECISION)
     kept = weights
     if DROPOUT:
@@ -536,7 +547,6 @@ def backward_tile_kernel(
         d_inverse = tl.zeros([BLOCK_M], tl.float32)
         residual = tl.zeros([BLOCK_M], tl.float32)
         mean_exponent = tl.zeros([BLOCK_M], tl.float32)
-        positions = rows + (keys - queries)
         for block in range(0, all_blocks):
             columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, STEP, EPISODE)
             k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
@@ -544,20 +554,16 @@ def backward_tile_kernel(
             column_scale = _inverse_norm(k_tile)
             if k_tile.dtype == tl.float16:
                 k_tile, column_scale = _unit_range(k_tile, column_scale)
-            cosines = _cosines(
-                _product(q_tile, k_tile, PRECISION), column_scale[None, :], rows[:, None], columns[None, :],
-                column_end, positions[:, None], window, support, query_size,
-                allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column, queries,
-                ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN,
+            cosines = _query_cosines(
+                q_tile, k_tile, column_scale, rows, columns, column_end, queries, keys, window, support, query_size,
+                allowed + batch * allowed_batch + head * allowed_head, allowed_row, allowed_column,
+                ALLOWED, CAUSAL, WINDOW, EPISODE, EVEN, PRECISION,
             )  # fmt: skip
             exponents = cosines * (row_scale * (inverse_temperature * LOG2_E))[:, None] - row_lse[:, None]
-            if BIAS:
-                weights = tl.exp2(exponents + _bias(
-                    rows[:, None], columns[None, :], queries, column_end, bias + batch * bias_batch + head * bias_head,
-                    bias_row, bias_column, BIAS,
-                ))  # fmt: skip
-            else:
-                weights = tl.exp2(exponents)
+            weights = _query_weights(
+                exponents, rows, columns, queries, column_end, bias + batch * bias_batch + head * bias_head,
+                bias_row, bias_column, BIAS,
+            )  # fmt: skip
             d_weights = _product(d_tile, v_tile, PRECISION)
             if DROPOUT:
                 d_weights *= _keep_scale(row_seed, rows[:, None], columns[None, :], keys, dropout)
