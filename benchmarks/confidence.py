@@ -2,6 +2,7 @@
 
     python -m benchmarks.confidence [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
     python -m benchmarks.confidence glyphs --data PATH --test
+    python -m benchmarks.confidence glyphs --data FOLDER --all
 
 The validation classes of a few-shot run are embedded once. Small classifiers are sampled from them, the same for every
 value, half of them within one alphabet. Each classifies new images of its classes and of five unknown classes. The
@@ -11,7 +12,8 @@ balanced accuracy of rejection, and the AUROC of the known score.
 
 A head without parameters uses the mean of the tokens of an image. Constants for classes of one image are evaluated in
 settings that have such classes, and `INTERPOLATION` without images, as for embeddings given by a user. With `--test`,
-no constant is changed, and every setting has a row, on classes that nothing was trained or selected on.
+no constant is changed, and every setting has a row, on classes that nothing was trained or selected on. With `--all`,
+the same on all classes of a folder or zip file.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from sightline.classifier.support import SupportSet
 from sightline.data.episodes import drop_support_labels, sample_episodes
 from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet
+from sightline.data.images.loading import load
 from sightline.metrics import auroc, classification_metrics, classification_sums, update_classification_sums
 from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot import FewShot, nearest_mean_model
@@ -39,8 +42,10 @@ from sightline.tasks.few_shot.evaluate import episode_classes
 
 from .clock import machine
 
-SINGLE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
-"""Way, and smallest and largest number of images per class: settings with classes of one image."""
+ONE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1)}
+"""Way, and smallest and largest number of images per class: settings with one image of each class."""
+SINGLE = ONE | {"5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
+"""Settings with classes of one image."""
 SETTINGS = SINGLE | {"2w5s": (2, 5, 5), "5w3s": (5, 3, 3), "5w5s": (5, 5, 5), "3w10s": (3, 10, 10), "20w5s": (20, 5, 5)}
 UNKNOWN_CLASSES, QUERY = 5, 10
 """Unknown classes of each classifier, and queries per class."""
@@ -48,6 +53,7 @@ NEAR, HALF, DOUBLE, FAR = (0.8, 0.9, 1, 1.1, 1.2), (0.5, 0.75, 1, 1.25, 1.5), (0
 TABLES = (
     ("THRESHOLD_FRACTION", "trained", HALF, SETTINGS),
     ("THRESHOLD_FRACTION", "untrained", HALF, SETTINGS),
+    ("SINGLE_THRESHOLD_FRACTION", "trained", HALF, ONE),
     ("MIN_THRESHOLD_DISTANCE", "trained", FAR, SETTINGS),
     ("PRIOR_STD", "trained", DOUBLE, SETTINGS),
     ("PRIOR_STD", "untrained", DOUBLE, SETTINGS),
@@ -161,31 +167,39 @@ def main() -> None:
     parser.add_argument("--data", help="path of its data, if not that of its config")
     parser.add_argument("--episodes", type=int, default=8, help="classifiers per setting")
     parser.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
+    parser.add_argument("--all", action="store_true", help="the same on all classes of --data")
     arguments = parser.parse_args()
     run, split = sightline.load(arguments.run), "test" if arguments.test else "validation"
     source = arguments.data or run.config.data.source
-    data = replace(run.config.data, source=source, extra_sources=())  # training classes only
-    images = getattr(data.load(run.config.seed), split)
+    if arguments.all:
+        embedder = BackboneEmbedder(run.model)
+        images = load(source, size=embedder.image_size, channels=embedder.channels).train
+    else:
+        data = replace(run.config.data, source=source, extra_sources=())  # training classes only
+        images = getattr(data.load(run.config.seed), split)
     if images is None or run.model.backbone is None:
         raise SystemExit(f"run must have {split} classes and a backbone, got {arguments.run}")
-    print(f"{len(images.classes)} {split} classes, {len(images):,} images; {machine('cpu')}")
-    print(f"{arguments.episodes} classifiers per setting: {', '.join(SETTINGS)}", flush=True)
+    count = f"all {len(images.classes)}" if arguments.all else f"{len(images.classes)} {split}"
+    print(f"{count} classes, {len(images):,} images; {machine('cpu')}")
+    settings = [name for name, (way, *_) in SETTINGS.items() if way + UNKNOWN_CLASSES <= len(images.classes)]
+    print(f"{arguments.episodes} classifiers per setting: {', '.join(settings)}", flush=True)
     embeddings, cases = run.embed(images.pixels), {}
-    for i, setting in enumerate(SETTINGS):
-        print(f"\rfitting, setting {i + 1} of {len(SETTINGS)}", end="", file=sys.stderr, flush=True)
+    for i, setting in enumerate(settings):
+        print(f"\rfitting, setting {i + 1} of {len(settings)}", end="", file=sys.stderr, flush=True)
         cases[setting] = list(sample_cases(run.model, images, embeddings, setting, arguments.episodes))
-    if arguments.test:
+    if arguments.test or arguments.all:
         print(f"\n{'setting':>10}   error    loss    unknown    known   AUROC")
         for name, heads in cases.items():
             error, loss, unknown, known, area = evaluate([case["trained"] for case in heads], with_images=True)
             print(f"{name:>10} {error:7.2%} {loss:7.4f} {unknown:10.1%} {known:8.1%} {area:7.4f}")
         return
-    for constant, head, factors, settings in TABLES:
+    for constant, head, factors, used in TABLES:
+        chosen = [name for name in used if name in settings]
         print(f"\n{constant}, {head} head\n{'value':>10}   error   worst    loss    unknown    known  balance   AUROC")
         for factor in factors:
             value, text = scaled(getattr(calibration, constant), factor, head == "trained")
             with changed(**{constant: value}):
-                rows = [evaluate([c[head] for c in cases[name]], constant != "INTERPOLATION") for name in settings]
+                rows = [evaluate([c[head] for c in cases[name]], constant != "INTERPOLATION") for name in chosen]
             error, loss, unknown, known, area = torch.tensor(rows).mean(0).tolist()
             columns = f"{error:7.2%} {max(rows)[0]:7.2%} {loss:7.4f} {unknown:10.1%} {known:8.1%}"
             columns += f" {(unknown + 1 - known) / 2:8.1%} {area:7.4f}"

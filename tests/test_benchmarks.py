@@ -26,6 +26,7 @@ from benchmarks import (
 from benchmarks.clock import Samples
 from benchmarks.peers import PEERS
 from benchmarks.record import Report
+from PIL import Image
 from torch import nn
 from torch.overrides import _get_current_function_mode
 
@@ -240,6 +241,20 @@ def test_calibration_is_evaluated_on_test_classes(run, load_script, monkeypatch,
     assert [line.split()[0] for line in table.split("\n")[1:]] == list(script["SETTINGS"])
 
 
+def test_calibration_is_evaluated_on_all_classes_of_a_folder(run, load_script, monkeypatch, capsys, tmp_path):
+    for label in range(8):
+        (folder := tmp_path / "images" / f"class {label}").mkdir(parents=True)
+        for i in range(20):
+            pixels = np.random.default_rng(20 * label + i).integers(256, size=(32, 32), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+    arguments = ["confidence.py", str(run), "--episodes", "1", "--data", str(tmp_path / "images"), "--all"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    load_script("confidence")["main"]()
+    head, table = re.split(r"\n\n", capsys.readouterr().out.rstrip())
+    assert head.startswith("all 8 classes, 160 images; ")
+    assert [line.split()[0] for line in table.split("\n")[1:]] == ["2w1s", "2w5s", "3w10s"]
+
+
 def test_constants_of_calibration_are_compared_and_restored(run, load_script, monkeypatch, capsys):
     before = dict(vars(calibration))
     monkeypatch.setattr(sys, "argv", ["confidence.py", str(run), "--episodes", "1"])
@@ -253,7 +268,7 @@ def test_constants_of_calibration_are_compared_and_restored(run, load_script, mo
     assert in_use["PRIOR_STD, untrained head"] == [f"{calibration.PRIOR_STD[False]:g}"]
     assert in_use["COPIES_PER_IMAGE, trained head"] == [f"{calibration.COPIES_PER_IMAGE:g}"]
     assert all(len(values) == 1 for values in in_use.values())
-    rejected = [float(row[4].rstrip("%")) for row in rows["THRESHOLD_FRACTION, trained head"]]
+    rejected = [float(row[4].rstrip("%")) for row in rows["MIN_THRESHOLD_DISTANCE, trained head"]]
     assert rejected == sorted(rejected, reverse=True)  # a lower threshold rejects fewer unknown images
     assert rejected[0] > rejected[-1]
 

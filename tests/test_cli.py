@@ -304,8 +304,8 @@ def test_a_run_that_is_not_fully_trained_is_used_with_a_warning(run, images):
 def test_a_path_that_is_not_a_run_is_not_looked_up_on_the_hub(home, monkeypatch, command):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asks the hub"))
     result = run_cli(command[0], "runs/numbers", *command[1:], status=2)
-    assert "run must be the folder of a trained model, or " in result.stderr
-    assert "got 'runs/numbers'; there is no such folder: train a model with sightline train; " in result.stderr
+    assert "run must be the folder of a trained model, a .sightline file of sightline fit, or " in result.stderr
+    assert "got 'runs/numbers'; there is no such folder: train a model with sightline train, " in result.stderr
     assert result.stderr.endswith("; for a model on the hub write hub:runs/numbers\n")
 
 
@@ -457,7 +457,7 @@ def test_predict_reads_the_images_of_a_folder(run, images):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "nowhere"), "run must be the folder of a trained model, or "),
+        (("evaluate", "nowhere"), "run must be the folder of a trained model, a .sightline file of sightline fit, or "),
         (("predict", "run", "nowhere.png"), "nowhere.png"),
         (("predict", "run", "images.npz"), "images.npz"),
         (
@@ -469,7 +469,7 @@ def test_predict_reads_the_images_of_a_folder(run, images):
         (("predict", "run", "images.npz", "--beams", "3"), "--beams must be left out for "),
         (("show", "run", "--device", "cuda:77"), "device must be "),
         (("show", "run", "missing.png"), "missing.png"),
-        (("show", "nowhere"), "run must be the folder of a trained model, or "),
+        (("show", "nowhere"), "run must be the folder of a trained model, a .sightline file of sightline fit, or "),
         (
             ("predict", "run", *["x.png"] * 65, "--show", "x.html"),
             "inputs must be 1 to 64 to be shown on one page, got 65; show fewer, or leave out the page",

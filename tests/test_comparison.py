@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,6 +234,12 @@ def test_report_has_times_sizes_and_differences_of_the_configs(folder):
     assert [line.split()[0] for line in sizes.splitlines()[2:]] == ["one", "two"]
     keys = [line.split()[0] for line in differences.splitlines()[2:]]
     assert {"seed", "data.image_size", "model.depth"} <= set(keys)
+    first, second = result.runs
+    many = {f"key{i}": i for i in range(30)}
+    *_, differences = replace(result, runs=(first, replace(second, config=second.config | many))).report().split("\n\n")
+    title, *lines = differences.splitlines()
+    assert title == f"differences of the configs, 12 of {len(keys) + 30} keys; --show PATH writes a page with all"
+    assert len(lines) == 1 + 12
     assert "out" not in keys
     assert result.report(markdown=True).startswith(result.markdown())
     [one, *_] = result.run_records()

@@ -12,6 +12,7 @@ from sightline.errors import (
     check_int,
     check_max,
     check_page_size,
+    closest,
     reraise,
     shown,
 )
@@ -43,6 +44,11 @@ def test_reraise_ends_with_the_fix() -> None:
 
 
 LONG = 16**5000  # Python refuses to write out more than 4,300 digits
+
+
+def test_the_first_of_equally_close_names_is_suggested() -> None:
+    assert closest("lite", ["lite0", "lite1", "lite2"]) == "; did you mean 'lite0'?"
+    assert closest("heavy", ["lite0", "lite1"]) == closest("lite", []) == ""
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,9 @@ def test_folder_without_a_run_is_refused(tmp_path):
     message = r"the folder of a trained model, .* there is no such folder: train a model with sightline train"
     with pytest.raises(SightlineError, match=message):
         sightline.load(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(SightlineError, match=r"a .sightline file of sightline fit, .*notes.txt'; this is another file"):
+        sightline.load(tmp_path / "notes.txt")
     with pytest.raises(SightlineError, match=r"which has no config.yaml; to fit a classifier .*: sightline fit "):
         sightline.load(tmp_path)
 

@@ -21,6 +21,8 @@ from .view.reports import Report
 
 Table = list[list[str]]
 """Rows of cells; the first row is the header."""
+MAX_KEYS = 12
+"""Keys of configs that differ, which are listed as text."""
 MAX_VALUE_CHARS = 40
 """Characters of a config value that are shown."""
 RESAMPLES = 1000
@@ -91,9 +93,9 @@ class Comparison(ABC):
         return f"{self.title()}\n\n{_markdown(self.table())}"
 
     def report(self, *, markdown: bool = False) -> str:
-        """The results, times and sizes, and how the configs of the runs differ."""
+        """The results, times and sizes, and how the configs of the runs differ; text has at most `MAX_KEYS` keys."""
         parts = [self.markdown() if markdown else str(self)]
-        for title, table in self._run_tables():
+        for title, table in self._run_tables(None if markdown else MAX_KEYS):
             parts.append(f"{title}\n\n{_markdown(table)}" if markdown else "\n".join([title, *aligned(table)]))
         return "\n\n".join(parts)
 
@@ -122,13 +124,17 @@ class Comparison(ABC):
             records.append({**record, **values})
         return records
 
-    def _run_tables(self) -> list[tuple[str, Table]]:
+    def _run_tables(self, max_keys: int | None = None) -> list[tuple[str, Table]]:
         """The times and sizes of the runs, and the keys in which their configs differ."""
         tables = []
         if self.runs:
             tables.append(("times and sizes", self._sizes()))
         if differences := self._differences():
-            tables.append(("differences of the configs", differences))
+            title, count = "differences of the configs", len(differences) - 1
+            if max_keys is not None and count > max_keys:
+                title += f", {max_keys} of {count} keys; --show PATH writes a page with all"
+                differences = differences[: max_keys + 1]
+            tables.append((title, differences))
         return tables
 
     def _sizes(self) -> Table:

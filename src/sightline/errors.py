@@ -5,7 +5,7 @@ Messages read `"<name> must <rule>, got <value>; <fix>"`.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 from . import limits
 from .names import printable_lines
@@ -54,8 +54,9 @@ def one_of(name: str, known: Iterable[str]) -> str:
 
 def closest(name: str, known: Iterable[object], cutoff: float = 0.6) -> str:
     """The known name that is closest to a wrong one, as the end of an error message; nothing if none is close."""
-    close = get_close_matches(name, [str(other) for other in known], n=1, cutoff=cutoff)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    ratios = {str(other): SequenceMatcher(None, str(other), name).ratio() for other in known}
+    best = max(ratios, key=lambda other: ratios[other], default="")  # the first one of equally close names
+    return f"; did you mean {best!r}?" if ratios and ratios[best] >= cutoff else ""
 
 
 def shown(value: object) -> str:

@@ -139,8 +139,10 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
 def predictor_class(run: str | Path, folder: Path) -> Any:
     """The class that loads a run; an error if the folder holds none."""
     hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
-    rule = f"run must be the folder of a trained model, or {zoo.known(str(run))}; there is no such folder"
-    check(folder.is_dir(), f"{rule}: train a model with sightline train{hint}")
+    found = "this is another file" if folder.is_file() else "there is no such folder"
+    fix = f"train a model with sightline train, or fit a classifier with sightline fit{hint}"
+    rule = f"run must be the folder of a trained model, a {CLASSIFIER} file of sightline fit, or"
+    check(folder.is_dir(), f"{rule} {zoo.known(str(run))}; {found}: {fix}")
     fix = f"to fit a classifier to the images in it: sightline fit {shlex.quote(str(run))}"
     has_config = (folder / CONFIG).is_file()
     check(has_config, f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; {fix}")

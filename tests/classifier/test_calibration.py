@@ -123,6 +123,26 @@ def test_threshold_is_a_fraction_of_the_distance_from_known_to_unknown():
     assert classifier.calibration.auroc == 1
 
 
+def test_threshold_of_one_image_per_class_is_farther_from_known_images():
+    examples = {f"c{i}": torch.eye(M)[[i]] for i in range(M)}
+    classifier = FewShotClassifier().fit(examples, method="prototypes")
+    near, far = 1 - calibration.INTERPOLATION, calibration.INTERPOLATION  # of a copy: to its own image, to the next one
+    expected = 10 * near / math.hypot(near, far) * (1 - calibration.SINGLE_THRESHOLD_FRACTION)
+    assert classifier.calibration.threshold == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["prototypes", "ridge"])
+def test_about_a_tenth_of_known_images_is_rejected_at_most(method, monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    means = 2 * torch.randn(6, 16, generator=random)
+    spread = torch.tensor([0.3] * 14 + [2.5] * 6)[:, None]  # some images of each class differ from the others
+    examples = {f"c{i}": mean + spread * torch.randn(20, 16, generator=random) for i, mean in enumerate(means)}
+    rate = FewShotClassifier().fit(examples, method=method).calibration.rejected_known
+    monkeypatch.setattr(calibration, "MAX_REJECTED", 0.99)
+    without = FewShotClassifier().fit(examples, method=method).calibration.rejected_known
+    assert 0.05 < rate < 0.13 < without
+
+
 @pytest.mark.parametrize("angle", [0.0, 0.1, 1.0])
 def test_two_classes_of_one_image_accept_their_images(angle):
     first, second = torch.tensor([1.0, 0, 0]), torch.tensor([math.cos(angle), math.sin(angle), 0])

@@ -53,6 +53,8 @@ def test_add_reports_images_that_the_classifier_has(home, fitted, drawn):
         classifier.add("new", [Image.open("new/0.png")])
     assert len(caught) == 1  # not those of before
     assert caught[0].filename == __file__
+    again = call("add", "signs.sightline", "new", "new/0.png").stderr
+    assert again == "warning: duplicate: new/0.png, 2 times: the same image\n"
 
 
 def test_added_images_are_predicted(home):
@@ -107,7 +109,7 @@ def test_details_have_the_auroc_of_enough_images(run, drawn):
     details = classifier.details()
     calibration = details["calibration"]
     assert re.fullmatch(
-        r"\d+% of known images are rejected, of new ones mostly fewer \(.*\), \d+% of unknown accepted",
+        r"about \d+% of known images are rejected \(.*\), \d+% of similar images of other classes accepted",
         details["rejection"],
     )
     assert (calibration["held_out_examples"], calibration["auroc"]) == (20, classifier.calibration.auroc)

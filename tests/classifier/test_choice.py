@@ -111,20 +111,21 @@ def test_weights_follow_the_log_likelihood_and_the_prior():
 
 
 def test_method_is_chosen_by_held_out_examples():
-    choice = FewShotClassifier().fit(make_clusters(4, 5, std=1.0)).fitted.choice
+    classifier = FewShotClassifier().fit(make_clusters(4, 5, std=1.0))
+    choice = classifier.fitted.choice
     assert choice.is_automatic
     assert choice.images == 20
-    assert str(choice).startswith("blend, accuracy ")
+    assert choice.describe(classifier.fitted.support).startswith("blend, accuracy ")
     assert {name for name, _ in choice.accuracies} == {"prototypes", "ridge", "logistic", "blend"}
     assert all(factor > 0 for factor in choice.scales)
 
 
 def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
-    assert str(classifier.fitted.choice).startswith(
-        "logistic, the default; methods are compared with two images of two classes"
-    )
+    text = "logistic, the default: methods are compared with two images of two classes or more"
+    assert classifier.fitted.choice.describe(classifier.fitted.support) == text
     assert FewShotClassifier().fit(make_clusters(5, 1), method="ridge").fitted.choice.method == "ridge"
+    assert FewShotClassifier().fit(make_clusters(5, 2), method="head").fitted.choice.method == "prototypes"
     low_dimension = {label: vectors[:, :7] for label, vectors in make_clusters(5, 1).items()}
     assert FewShotClassifier().fit(low_dimension).fitted.choice.method == "prototypes"
     options = {"backbone": "none", "depth": 0, "readout": "ridge", "power": 1.0}  # with statistics
@@ -144,7 +145,7 @@ def test_rejection_rate_is_met_on_new_images(method):
         assert all(p.to_dict()["label"] is None for p in predictions if not p.known)
     assert rates[0] < 0.1 < rates[1] < 0.35
     rate = classifier.calibration.rejected_known
-    assert f"rejection   {rate:.0%} of known images are rejected, of new ones mostly fewer (50 " in classifier.summary()
+    assert f"rejection   about {rate:.0%} of known images are rejected (50 held-out images), " in classifier.summary()
 
 
 def test_invalid_options_are_refused():

@@ -66,13 +66,34 @@ def test_fit_reports_how_unknowns_are_estimated(run, characters, drawn):
         for i, pixels in enumerate(images[4:8]):
             write(characters / f"sign {number}" / f"more {i}.png", pixels)
     lines = call("fit", characters, "--model", run, "--device", "cpu").stdout
-    assert re.search(r"AUROC \d+\.\d% against unknowns: 24 examples, each class left out in turn\n", lines)
-    rates = (
-        r"rejection   \d+% of known images are rejected, of new ones mostly fewer \(24 held-out images{}\), \d+% of "
-    )
+    assert re.search(r"AUROC \d\.\d{3} against unknowns: 24 examples, each class left out in turn\n", lines)
+    rates = r"rejection   about \d+% of known images are rejected \(24 held-out images{}\), \d+% of similar images"
     assert re.search(rates.format(""), lines)
     lines = call("fit", characters, "--model", run, "--device", "cpu", "--reject", "0.01", "--overwrite").stdout
     assert re.search(rates.format(", too few for 1%"), lines)
+
+
+def test_fit_lists_every_image_that_cannot_be_read(characters):
+    for name in ("sign 0/0.png", "sign 0/1.png", "sign 2/3.png"):  # the first is one of those that show the kind
+        (characters / name).write_text("no image")
+    output = call("fit", characters, "--device", "cpu")
+    assert output.exit_code == 2
+    assert "all images must be readable, got 3 that are not:" in output.stderr
+    assert all(name in output.stderr for name in ("sign 0/0.png", "sign 0/1.png", "sign 2/3.png"))
+
+
+@pytest.mark.parametrize("model", ["auto", "glyphs"])
+def test_fit_says_what_a_wrong_folder_is(characters, model):
+    for name, found in (
+        ("nosuch", "'nosuch', which does not exist\n"),
+        ("data/cub200", "'data/cub200', which does not exist; to get it: sightline fetch cub200\n"),
+        ("known.png", "'known.png', which is a file\n"),
+        ("characters/sign 0", "which contains 4 images and no folders; move the images of each class into a folder\n"),
+    ):
+        output = call("fit", name, "--model", model, "--device", "cpu")
+        assert output.exit_code == 2
+        assert "examples must be a folder with one folder of images per class, got " in output.stderr
+        assert output.stderr.endswith(found)
 
 
 def test_fit_says_that_few_images_cannot_set_a_rate(run, characters):

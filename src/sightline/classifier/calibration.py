@@ -59,8 +59,14 @@ THRESHOLD_FRACTION = 0.36
 Selected on held-out alphabets of Omniglot's background set, for 2 to 20 classes of 1 to 10 images. The spread of so few
 logits is too uncertain to derive the threshold from.
 """
+SINGLE_THRESHOLD_FRACTION = 0.6
+"""The same if the known images are copies of images that are the only ones of their class.
+
+Copies are more alike than other images of a class. Selected on held-out alphabets of Omniglot's background set, on
+printed characters and on icons.
+"""
 MAX_REJECTED = 0.1
-"""The fraction of images of known classes that are rejected by default, at most."""
+"""The estimated fraction of images of known classes that are rejected by default, at most about this."""
 EXPECTED_KNOWN = (0.14, 0.175)
 """With one image per class, the mean and standard deviation of the largest logit of known images, from that of unknown
 ones at 0 to that of the support images themselves at 1: medians over thirteen image sets, when they were chosen."""
@@ -121,18 +127,20 @@ class Calibration(Config):
     def rejection(self, images: int, noun: str = "image") -> str:
         """The estimated rates of rejection on one line; `images` is the number of held-out examples behind them.
 
-        `noun` is what one example is. The threshold is set by the same held-out examples, which are classified with one
-        example less, so the rate of new ones is mostly lower, and there is no interval.
+        `noun` is what one example is. The threshold is set by the same held-out examples, so there is no interval.
         """
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
             aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
-            reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else "none can be held out"
+            fix = f"rates on new {noun}s can be much higher; add a second {noun} of each class"
+            reason = (
+                f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else f"none can be held out; {fix}"
+            )
             return f"too few {noun}s to {aim}: {reason}"
         is_coarse = self.reject is not None and self.reject * images < 1
         source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
-        known = f"{self.rejected_known:.0%} of known {noun}s are rejected, of new ones mostly fewer ({source})"
-        return f"{known}, {self.accepted_unknown:.0%} of unknown accepted"
+        known = f"about {self.rejected_known:.0%} of known {noun}s are rejected ({source})"
+        return f"{known}, {self.accepted_unknown:.0%} of similar {noun}s of other classes accepted"
 
 
 @torch.no_grad()
@@ -147,7 +155,7 @@ def calibrate(
     """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`.
 
     `reject` is the fraction of images of known classes to reject. By default, the threshold is between known and
-    unknown images, and for a regression at most `MAX_REJECTED` of the known ones are rejected.
+    unknown images, and at most about `MAX_REJECTED` of the known ones are rejected.
     """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
     if head.has_regression and not support.has_estimate:
@@ -159,9 +167,10 @@ def calibrate(
     scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained or head.has_regression])
     if reject is not None:
         threshold = _quantile(known, reject)
+    elif support.has_estimate:
+        threshold = min(_separating_threshold(known, unknown, THRESHOLD_FRACTION), _quantile(known, MAX_REJECTED))
     else:
-        threshold = _separating_threshold(known, unknown)
-        threshold = min(threshold, _quantile(known, MAX_REJECTED)) if head.has_regression else threshold
+        threshold = _separating_threshold(known, unknown, SINGLE_THRESHOLD_FRACTION)
     distance = max(abs(float(known.mean()) - threshold), MIN_THRESHOLD_DISTANCE)
     rates = (_smoothed_rate(known < threshold), _smoothed_rate(unknown >= threshold))
     return Calibration(scale, threshold, distance / 2, auroc(known, unknown), *rates, reject)
@@ -191,11 +200,11 @@ def expected_scale(similarity: Tensor, way: int, constants: Sequence[float] = EX
     return (offset - decrease * similarity + increase * math.log(way / 5)).exp()
 
 
-def _separating_threshold(known: Tensor, unknown: Tensor) -> float:
-    """A threshold between the largest logits of known and of unknown images."""
+def _separating_threshold(known: Tensor, unknown: Tensor, fraction: float) -> float:
+    """A threshold between the largest logits of known and of unknown images, at this fraction of their distance."""
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
     # at least half a standard deviation: most known images stay known, even if unknown ones look the same
-    return high - max(THRESHOLD_FRACTION * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
+    return high - max(fraction * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
 
 
 def _quantile(values: Tensor, fraction: float) -> float:

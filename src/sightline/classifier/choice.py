@@ -76,19 +76,14 @@ class Choice(Config):
         is_valid = not names or (self.method in names and {*names} <= {*METHODS})
         check(is_valid, f"accuracies must be those of methods, {self.method} among them, got {names!r:.200}")
 
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, noun: str = "image") -> str:
-        """The choice on one line; `noun` is what one example is."""
+    def describe(self, support: SupportSet, noun: str = "image") -> str:
+        """The choice for a support set on one line; `noun` is what one example is."""
         if not self.is_automatic:
             return f"{self.method}, as requested"
         if not self.accuracies:
-            return (
-                f"{self.method}, the default; methods are compared with two {noun}s of two classes or more, and up to"
-                f" {MAX_CHOICE_EXAMPLES:,} {noun}s, whose square times the number of classes is at most"
-                f" {MAX_CHOICE_COST / 1e6:g} million"
-            )
+            reason = f": methods are compared with two {noun}s of two classes or more" * (not support.has_estimate)
+            reason = f": too many {noun}s to compare methods" if _is_large(support) else reason
+            return f"{self.method}, the default{reason}"
         reason = compared_accuracies(dict(self.accuracies), self.method, f"{self.images:,} held-out {noun}s")
         return f"{self.method}, {reason}"
 
@@ -105,10 +100,10 @@ def compared_accuracies(accuracies: Mapping[str, float], chosen: str, examples: 
 def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[Choice, list[HeldOut] | None]:
     """The choice for a support set, and the held-out logits of the chosen method if they were computed."""
     methods, members, is_automatic = available_methods(head), blend_members(head), method == AUTO
-    cost = len(support) ** 2 * len(support.classes)
-    is_large = len(support) > MAX_CHOICE_EXAMPLES or cost > MAX_CHOICE_COST
-    if is_automatic and (is_large or head.config.transductive):
+    if is_automatic and (_is_large(support) or head.config.transductive):
         method = default_method(head)
+    if method == "head" and method not in methods:  # a head without more than a readout is called by its name
+        method = head.config.readout
     if method not in (AUTO, "blend"):
         return Choice(method, is_automatic), None
     names = [name for name in methods if name != "blend"] if method == AUTO else list(members)
@@ -174,6 +169,12 @@ def log_likelihood(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
     scaled = scales.double()[:, None, None] * logits.double()
     probabilities = scaled.softmax(-1).gather(2, labels[..., None])[..., 0]
     return ((1 - UNIFORM_WEIGHT) * probabilities + UNIFORM_WEIGHT / logits.shape[-1]).log().sum(1)
+
+
+def _is_large(support: SupportSet) -> bool:
+    """Whether there are too many examples to compare methods."""
+    cost = len(support) ** 2 * len(support.classes)
+    return len(support) > MAX_CHOICE_EXAMPLES or cost > MAX_CHOICE_COST
 
 
 def _held_out(head: FewShotHead, name: str, support: SupportSet) -> list[HeldOut]:

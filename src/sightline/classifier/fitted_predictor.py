@@ -201,7 +201,7 @@ class FittedPredictor(Predictor):
         fitted = self._ready()
         name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
         model = None if self.model_name is None else printable(self.model_name)
-        values = {"model": model, "embedder": name, "method": fitted.choice.describe(self.input_kind)}
+        values = {"model": model, "embedder": name, "method": fitted.choice.describe(fitted.support, self.input_kind)}
         values |= {"examples": len(fitted.support), "classes": self.counts}
         if fitted.calibration.rejected_known is not None:  # None in files of earlier versions
             values["rejection"] = fitted.calibration.rejection(fitted.num_held_out, self.input_kind)

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config, zoo
-from ..data.images.loading import load
+from ..data.images.datasets import ImageFiles
 from ..data.images.reading import read_image
 from ..errors import MissingDependencyError, SightlineError, check
 from ..files import CONFIG
 from ..names import display_path
 from .choice import compared_accuracies, fit_scales, log_likelihood
-from .support import list_examples
+from .support import list_examples, load_examples
 from .texts import is_table
 
 if TYPE_CHECKING:
@@ -148,13 +148,17 @@ def _are_strokes(images: Tensor, is_ink: Tensor) -> Tensor:
 
 def _sample(examples: Any) -> Tensor:
     """A few images: float (N, 3, side, side), from 0 to 255"""
-    options: dict[str, Any] = {"size": SAMPLE_SIDE, "channels": 3}
     rule = "examples must be images if the model is auto"
     if isinstance(examples, str | Path):
         check(not is_table(examples), f"{rule}, got {display_path(examples)!r}; {FOR_TEXTS}")
-        images = load(examples, max_memory=0, class_disjoint=True, **options).train
+        images = load_examples(examples, SAMPLE_SIDE, 3)
         indices = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(int).tolist()
-        return torch.stack([images.read(i).float() for i in indices])
+        try:
+            return torch.stack([images.read(i).float() for i in indices])
+        except SightlineError:
+            if isinstance(images, ImageFiles):
+                images.load()  # its error lists every file that cannot be read
+            raise
     check(isinstance(examples, Mapping), f"{rule}, got {type(examples).__name__}")
     firsts = [
         item
@@ -162,7 +166,7 @@ def _sample(examples: Any) -> Tensor:
         for item in list_examples(values, f"class {label!r}")[:1]
     ]
     try:
-        return torch.stack([read_image(item, **options).float() for item in firsts])
+        return torch.stack([read_image(item, size=SAMPLE_SIDE, channels=3).float() for item in firsts])
     except SightlineError as error:
         fix = f"; {FOR_TEXTS}" if any(isinstance(item, str) for item in firsts) else ""
         raise type(error)(f"{rule}: {error}{fix}") from error

@@ -29,7 +29,7 @@ def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any =
     per_class = f"{low}" if low == high else f"{low} to {high}"
     lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
     lines += [f"model       {model}"] if model is not None else []
-    lines.append(f"method      {fitted.choice.describe(noun)}")
+    lines.append(f"method      {fitted.choice.describe(fitted.support, noun)}")
     if estimate is None:
         reason = f"one {noun} per class" if high == 1 else f"only one class has several {noun}s"
         lines.append(f"estimated   accuracy unknown: {reason}; add a second {noun} of other classes")
@@ -45,7 +45,7 @@ def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any =
     lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
     unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
     has_enough = fitted.num_held_out >= MIN_ESTIMATE_IMAGES
-    area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else f"too few {noun}s to estimate the AUROC"
+    area = f"AUROC {calibration.auroc:.3f} {unknowns}" if has_enough else f"too few {noun}s to estimate the AUROC"
     lines.append(f"unknown     {area}")
     if calibration.rejected_known is not None:  # None in files of earlier versions
         lines.append(f"rejection   {calibration.rejection(fitted.num_held_out, noun)}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import limits
 from ..data.images import datasets
-from ..data.images.datasets import ImageFiles
+from ..data.images.datasets import ImageFiles, Images
 from ..data.images.loading import UnknownSourceError, describe, load
 from ..data.images.paths import check_not_image_file, list_images
 from ..data.images.reading import read_image
@@ -219,15 +219,19 @@ def read_pixels(images: Sequence[Any], embedder: ImageEmbedder, owner: str = "")
         raise type(error)(f"{owner}{error}") from error
 
 
-def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress: Progress | None) -> SupportSet:
-    if embedder is None:
-        raise SightlineError(f"{NO_ENCODER}, got {str(source)!r}; {USE_PRETRAINED}")
-    options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels, "progress": progress}
+def load_examples(source: str | Path, size: int, channels: int, progress: Progress | None = None) -> Images:
+    """The training images of a data set by path or name; image files are not decoded."""
     try:
-        images = load(source, max_memory=0, class_disjoint=True, **options).train
+        return load(source, size=size, channels=channels, max_memory=0, class_disjoint=True, progress=progress).train
     except UnknownSourceError:
         rule = "examples must be a folder with one folder of images per class"
         raise SightlineError(f"{rule}, got {str(source)!r}, {describe(Path(source).expanduser())}") from None
+
+
+def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress: Progress | None) -> SupportSet:
+    if embedder is None:
+        raise SightlineError(f"{NO_ENCODER}, got {str(source)!r}; {USE_PRETRAINED}")
+    images = load_examples(source, embedder.image_size, embedder.channels, progress)
     check_class_count(len(images.classes))
     check_labels(images.classes)
     check_example_count(len(images))

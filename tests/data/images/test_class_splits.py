@@ -167,7 +167,7 @@ def test_invalid_options_are_rejected(options, message, folder):
 def test_an_unknown_source_is_rejected(tmp_path):
     with pytest.raises(SightlineError, match="a data set must be an existing path, or glyphs for generated characters"):
         load_classes(tmp_path / "none")
-    with pytest.raises(SightlineError, match="a data set must be one of"):
+    with pytest.raises(SightlineError, match="a data set must have one of the formats below"):
         load_classes(tmp_path)
 
 

@@ -39,7 +39,9 @@ def test_a_similar_name_is_suggested():
 def test_an_unknown_format_lists_all_formats(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing here")
     for source in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(loading.UnknownSourceError, match=r"a data set must be one of:") as error:
+        with pytest.raises(
+            loading.UnknownSourceError, match=r"a data set must have one of the formats below, got"
+        ) as error:
             load(source)
         assert all(image_format.DESCRIPTION in str(error.value) for image_format in formats.FORMATS.values())
         assert str(source) in str(error.value)

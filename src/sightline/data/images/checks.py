@@ -254,7 +254,8 @@ def near_groups(pixels: Tensor, indices: Sequence[int]) -> Iterator[tuple[int, .
 def _worded(thumbnails: Thumbnails, group: Sequence[int], text: str) -> tuple[int, str]:
     """How bad a group of duplicates is, 0 for the worst, and a line about it."""
     splits, classes = ({values[i] for i in group} for values in (thumbnails.splits, thumbnails.classes))
-    names = _listed([thumbnails.names[i] for i in group])
+    unique = dict.fromkeys(thumbnails.names[i] for i in group)  # files of the same name can be from several folders
+    names = _listed(unique) + (f", {len(group)} times" if len(unique) == 1 else "")
     if len(splits) > 1:
         return 0, f"{names}: {text} in {' and '.join(sorted(splits))}, which makes the accuracy too high"
     if len(classes) > 1:

@@ -69,7 +69,8 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
                 with _all_errors(candidate, format_name):
                     return FORMATS[format_name].read(candidate, size, channels), format_name
     descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS.values())
-    raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}, {describe(path)}")
+    got = f"got {display_path(path)!r}, {describe(path)}"
+    raise UnknownSourceError(f"a data set must have one of the formats below, {got}:{descriptions}")
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def _all_errors(path: Path, format_name: str) -> Iterator[None]:
 def describe(path: Path) -> str:
     """What a path is that is not a data set."""
     if not path.is_dir():
-        return "which is a file" if path.exists() else "which does not exist"
+        return "which is a file" if path.exists() else f"which does not exist{fetch_hint(path)}"
     count = len(list_images(path))
     if not count:
         return "which contains neither folders nor images"
