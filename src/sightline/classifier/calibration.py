@@ -132,10 +132,8 @@ class Calibration(Config):
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
             aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
-            fix = f"rates on new {noun}s can be much higher; add a second {noun} of each class"
-            reason = (
-                f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else f"none can be held out; {fix}"
-            )
+            fix = f"; they can be high, so add a second {noun} of each class"
+            reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else f"none can be held out{fix}"
             return f"too few {noun}s to {aim}: {reason}"
         is_coarse = self.reject is not None and self.reject * images < 1
         source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
