@@ -46,7 +46,8 @@ docs: .venv/tools browser
 
 setup: .venv/tools
 
-# Modules are compiled when they are imported: most of those of torch never are.
+# Modules are compiled when they are first imported, which most of those of torch never are, and kept for the next time.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
 WEB_INSTALL := $(PIP) '.[web,photos]'
 # Modules of these extras. `make web` imports them, since a package can be removed after .venv/web was written.

@@ -125,7 +125,7 @@ def test_a_name_without_the_prefix_is_not_requested(requested, tmp_path, monkeyp
 
 def test_the_error_for_a_name_that_could_be_on_the_hub_has_a_hint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = "there is no such folder: train a model with sightline train"
+    message = "there is no such folder: train a model with sightline train, or fit a classifier with sightline fit"
     with pytest.raises(SightlineError, match=rf"{message}; for a model on the hub write hub:owner/name$"):
         sightline.load("owner/name")
     with pytest.raises(SightlineError, match=rf"got 'name'; {message}$"):

@@ -18,7 +18,9 @@ esac
 LOG = """#!/bin/sh
 echo "$(basename "$0") $*" >> log
 """
-INSTALL = "pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .[web,photos]"
+INSTALL = (
+    "pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable .[web,photos]"
+)
 
 
 @pytest.fixture
