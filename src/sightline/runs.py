@@ -243,6 +243,7 @@ def info(run: str | Path) -> dict[str, Any]:
     values: dict[str, Any] = {"name": str(run), "kind": predictor.kind}
     if predictor.model is not None:
         values["parameters"] = sum(parameter.numel() for parameter in predictor.model.parameters())
+        values["buffers"] = sum(buffer.numel() for buffer in predictor.model.buffers())
     if not folder.is_dir():
         from .classifier.file import read_versions
 

@@ -183,8 +183,12 @@ def _complete(name: str) -> Iterator[None]:
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        rule = f"{name} must be a complete classifier file written by `save`"
-        reason = f"a tensor of type {error}" if isinstance(error, KeyError) else error  # torch has no such type
+        rule = f"{name} must be a complete classifier file written by sightline fit or `save`"
+        reason: object = error
+        if isinstance(error, safetensors.SafetensorError):
+            reason = f"a damaged file or one of another format ({error})"
+        elif isinstance(error, KeyError):  # torch has no such type
+            reason = f"a tensor of type {error}"
         raise SightlineError(f"{rule}, got {reason}; fit it again") from error
 
 
