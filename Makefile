@@ -47,6 +47,7 @@ docs: .venv/tools browser
 setup: .venv/tools
 
 # Modules are compiled when they are first imported, which most of those of torch never are, and kept for the next time.
+# With this variable nothing would be kept, and importing torch takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
 WEB_INSTALL := $(PIP) '.[web,photos]'

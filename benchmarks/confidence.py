@@ -1,8 +1,8 @@
 """The constants of calibration beside other values, on validation classes; or the classifier as it is, on test classes.
 
-    python -m benchmarks.confidence [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
+    python -m benchmarks.confidence [runs/few-shot-omniglot] [--data PATH] [--episodes 8] [--constants NAME ...]
     python -m benchmarks.confidence glyphs --data PATH --test
-    python -m benchmarks.confidence glyphs --data FOLDER --all
+    python -m benchmarks.confidence glyphs --data FOLDER --all [--constants NAME ...]
 
 The validation classes of a few-shot run are embedded once. Small classifiers are sampled from them, the same for every
 value, half of them within one alphabet. Each classifies new images of its classes and of five unknown classes. The
@@ -13,7 +13,7 @@ balanced accuracy of rejection, and the AUROC of the known score.
 A head without parameters uses the mean of the tokens of an image. Constants for classes of one image are evaluated in
 settings that have such classes, and `INTERPOLATION` without images, as for embeddings given by a user. With `--test`,
 no constant is changed, and every setting has a row, on classes that nothing was trained or selected on. With `--all`,
-the same on all classes of a folder or zip file.
+the same on all classes of a folder or zip file, or, with `--constants`, their tables.
 """
 
 import argparse
@@ -47,13 +47,17 @@ ONE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1)}
 SINGLE = ONE | {"5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
 """Settings with classes of one image."""
 SETTINGS = SINGLE | {"2w5s": (2, 5, 5), "5w3s": (5, 3, 3), "5w5s": (5, 5, 5), "3w10s": (3, 10, 10), "20w5s": (20, 5, 5)}
+HELD_OUT = {name: sizes for name, sizes in SETTINGS.items() if name not in ONE}
+"""Settings with images that can be held out."""
 UNKNOWN_CLASSES, QUERY = 5, 10
 """Unknown classes of each classifier, and queries per class."""
 NEAR, HALF, DOUBLE, FAR = (0.8, 0.9, 1, 1.1, 1.2), (0.5, 0.75, 1, 1.25, 1.5), (0.25, 0.5, 1, 2, 4), (0.1, 1, 1e3, 1e4)
+WIDE = (0.4, 0.6, 0.8, 1, 1.2)
 TABLES = (
-    ("THRESHOLD_FRACTION", "trained", HALF, SETTINGS),
-    ("THRESHOLD_FRACTION", "untrained", HALF, SETTINGS),
-    ("SINGLE_THRESHOLD_FRACTION", "trained", HALF, ONE),
+    ("THRESHOLD_FRACTION", "trained", HALF, HELD_OUT),
+    ("THRESHOLD_FRACTION", "untrained", HALF, HELD_OUT),
+    ("SINGLE_THRESHOLD_FRACTION", "trained", WIDE, ONE),
+    ("SINGLE_THRESHOLD_FRACTION", "untrained", WIDE, ONE),
     ("MIN_THRESHOLD_DISTANCE", "trained", FAR, SETTINGS),
     ("PRIOR_STD", "trained", DOUBLE, SETTINGS),
     ("PRIOR_STD", "untrained", DOUBLE, SETTINGS),
@@ -166,10 +170,15 @@ def main() -> None:
     parser.add_argument("run", nargs="?", default="runs/few-shot-omniglot", help="folder of a run, or glyphs")
     parser.add_argument("--data", help="path of its data, if not that of its config")
     parser.add_argument("--episodes", type=int, default=8, help="classifiers per setting")
-    parser.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
-    parser.add_argument("--all", action="store_true", help="the same on all classes of --data")
+    classes = parser.add_mutually_exclusive_group()
+    classes.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
+    classes.add_argument("--all", action="store_true", help="the same on the training classes of --data, or all of them")
+    names = sorted({name for name, *_ in TABLES})
+    parser.add_argument("--constants", nargs="+", choices=names, metavar="NAME", help="tables: all but with --all")
     arguments = parser.parse_args()
     run, split = sightline.load(arguments.run), "test" if arguments.test else "validation"
+    if run.model.backbone is None:
+        raise SystemExit(f"run must have a backbone, got {arguments.run}")
     source = arguments.data or run.config.data.source
     if arguments.all:
         embedder = BackboneEmbedder(run.model)
@@ -177,8 +186,8 @@ def main() -> None:
     else:
         data = replace(run.config.data, source=source, extra_sources=())  # training classes only
         images = getattr(data.load(run.config.seed), split)
-    if images is None or run.model.backbone is None:
-        raise SystemExit(f"run must have {split} classes and a backbone, got {arguments.run}")
+    if images is None:
+        raise SystemExit(f"run must have {split} classes, got {arguments.run}")
     count = f"all {len(images.classes)}" if arguments.all else f"{len(images.classes)} {split}"
     print(f"{count} classes, {len(images):,} images; {machine('cpu')}")
     settings = [name for name, (way, *_) in SETTINGS.items() if way + UNKNOWN_CLASSES <= len(images.classes)]
@@ -187,7 +196,7 @@ def main() -> None:
     for i, setting in enumerate(settings):
         print(f"\rfitting, setting {i + 1} of {len(settings)}", end="", file=sys.stderr, flush=True)
         cases[setting] = list(sample_cases(run.model, images, embeddings, setting, arguments.episodes))
-    if arguments.test or arguments.all:
+    if arguments.test or (arguments.all and not arguments.constants):
         print(f"\n{'setting':>10}   error    loss    unknown    known   AUROC")
         for name, heads in cases.items():
             error, loss, unknown, known, area = evaluate([case["trained"] for case in heads], with_images=True)
@@ -195,6 +204,8 @@ def main() -> None:
         return
     for constant, head, factors, used in TABLES:
         chosen = [name for name in used if name in settings]
+        if not chosen or (arguments.constants and constant not in arguments.constants):
+            continue
         print(f"\n{constant}, {head} head\n{'value':>10}   error   worst    loss    unknown    known  balance   AUROC")
         for factor in factors:
             value, text = scaled(getattr(calibration, constant), factor, head == "trained")

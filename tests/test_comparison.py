@@ -236,10 +236,12 @@ def test_report_has_times_sizes_and_differences_of_the_configs(folder):
     assert {"seed", "data.image_size", "model.depth"} <= set(keys)
     first, second = result.runs
     many = {f"key{i}": i for i in range(30)}
-    *_, differences = replace(result, runs=(first, replace(second, config=second.config | many))).report().split("\n\n")
+    different = replace(result, runs=(first, replace(second, config=second.config | many)))
+    *_, differences = different.report().split("\n\n")
     title, *lines = differences.splitlines()
-    assert title == f"differences of the configs, 12 of {len(keys) + 30} keys; --show PATH writes a page with all"
+    assert title == f"differences of the configs, 12 of {len(keys) + 30} keys; a page (`show`) has all"
     assert len(lines) == 1 + 12
+    assert all(key in different.report(markdown=True) and key in different.page().html for key in many)
     assert "out" not in keys
     assert result.report(markdown=True).startswith(result.markdown())
     [one, *_] = result.run_records()

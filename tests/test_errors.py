@@ -49,6 +49,13 @@ LONG = 16**5000  # Python refuses to write out more than 4,300 digits
 def test_the_first_of_equally_close_names_is_suggested() -> None:
     assert closest("lite", ["lite0", "lite1", "lite2"]) == "; did you mean 'lite0'?"
     assert closest("heavy", ["lite0", "lite1"]) == closest("lite", []) == ""
+    assert closest("lite2", ["light", "lite", "lite2x"]) == "; did you mean 'lite2x'?"
+
+
+def test_long_names_are_compared_by_their_start() -> None:
+    name = 10_000_000 * "ab"  # would take hours
+    assert closest(name, [name[:-1], "other"]).startswith("; did you mean 'abab")
+    assert closest(name, ["other"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`make web` in a folder whose virtual environment consists of scripts that log their arguments."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ case "$2" in
 esac
 """
 LOG = """#!/bin/sh
-echo "$(basename "$0") $*" >> log
+echo "$(basename "$0") $*$PYTHONDONTWRITEBYTECODE" >> log
 """
 INSTALL = (
     "pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable .[web,photos]"
@@ -40,7 +41,8 @@ def folder(tmp_path):
 
 def make_web(folder):
     """The commands that `make web` runs."""
-    subprocess.run(["make", "web", "PORT=8001"], cwd=folder, check=True, capture_output=True)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # make removes it: pip does not compile the modules
+    subprocess.run(["make", "web", "PORT=8001"], cwd=folder, check=True, capture_output=True, env=environment)
     lines = (folder / "log").read_text().splitlines()
     (folder / "log").unlink()
     return lines

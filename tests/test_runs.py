@@ -215,7 +215,8 @@ def test_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(SightlineError, match=message):
         sightline.load(tmp_path / "nowhere")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(SightlineError, match=r"a .sightline file of sightline fit, .*notes.txt'; this is another file"):
+    message = r"a .sightline file of sightline fit, .*notes.txt'; this file does not end in .sightline: "
+    with pytest.raises(SightlineError, match=message):
         sightline.load(tmp_path / "notes.txt")
     with pytest.raises(SightlineError, match=r"which has no config.yaml; to fit a classifier .*: sightline fit "):
         sightline.load(tmp_path)

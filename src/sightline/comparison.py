@@ -132,7 +132,7 @@ class Comparison(ABC):
         if differences := self._differences():
             title, count = "differences of the configs", len(differences) - 1
             if max_keys is not None and count > max_keys:
-                title += f", {max_keys} of {count} keys; --show PATH writes a page with all"
+                title += f", {max_keys} of {count} keys; a page (`show`) has all"
                 differences = differences[: max_keys + 1]
             tables.append((title, differences))
         return tables

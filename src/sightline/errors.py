@@ -10,6 +10,9 @@ from difflib import SequenceMatcher
 from . import limits
 from .names import printable_lines
 
+MAX_NAME_LENGTH = 200
+"""Characters of names that are compared to find the closest one, which takes as many steps as the product of lengths."""
+
 
 class SightlineError(ValueError):
     """An error caused by an argument, a config, a file or the environment.
@@ -54,9 +57,13 @@ def one_of(name: str, known: Iterable[str]) -> str:
 
 def closest(name: str, known: Iterable[object], cutoff: float = 0.6) -> str:
     """The known name that is closest to a wrong one, as the end of an error message; nothing if none is close."""
-    ratios = {str(other): SequenceMatcher(None, str(other), name).ratio() for other in known}
-    best = max(ratios, key=lambda other: ratios[other], default="")  # the first one of equally close names
-    return f"; did you mean {best!r}?" if ratios and ratios[best] >= cutoff else ""
+    matcher, best, found = SequenceMatcher(b=name[:MAX_NAME_LENGTH]), cutoff, None
+    for other in map(str, known):
+        matcher.set_seq1(other[:MAX_NAME_LENGTH])
+        is_close = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= best  # upper limits, faster to compute
+        if is_close and (ratio := matcher.ratio()) >= best and (found is None or ratio > best):
+            best, found = ratio, other  # the first one of equally close names
+    return "" if found is None else f"; did you mean {found!r}?"
 
 
 def shown(value: object) -> str:

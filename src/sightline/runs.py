@@ -139,7 +139,7 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
 def predictor_class(run: str | Path, folder: Path) -> Any:
     """The class that loads a run; an error if the folder holds none."""
     hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
-    found = "this is another file" if folder.is_file() else "there is no such folder"
+    found = f"this file does not end in {CLASSIFIER}" if folder.is_file() else "there is no such folder"
     fix = f"train a model with sightline train, or fit a classifier with sightline fit{hint}"
     rule = f"run must be the folder of a trained model, a {CLASSIFIER} file of sightline fit, or"
     check(folder.is_dir(), f"{rule} {zoo.known(str(run))}; {found}: {fix}")

@@ -131,6 +131,17 @@ def test_threshold_of_one_image_per_class_is_farther_from_known_images():
     assert classifier.calibration.threshold == pytest.approx(expected, abs=1e-3)
 
 
+def test_threshold_of_one_larger_class_is_that_of_held_out_images(monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    spread = torch.tensor([0.1] * 21 + [1.0] * 9)[:, None]  # some of its images differ from the others
+    examples = {"a": torch.eye(M)[[0] * 30] + spread * torch.randn(30, M, generator=random)}
+    examples |= {f"c{i}": torch.eye(M)[[i]] for i in range(1, M)}
+    monkeypatch.setattr(calibration, "SINGLE_THRESHOLD_FRACTION", 9.0)  # of copies only
+    classifier = FewShotClassifier().fit(examples, method="prototypes")
+    assert 0.05 < classifier.calibration.rejected_known < 0.15
+    assert "estimate the rates: two classes or more need a second image" in classifier.summary()
+
+
 @pytest.mark.parametrize("method", ["prototypes", "ridge"])
 def test_about_a_tenth_of_known_images_is_rejected_at_most(method, monkeypatch):
     random = torch.Generator().manual_seed(0)

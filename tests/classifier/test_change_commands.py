@@ -125,6 +125,7 @@ def test_info_describes_a_run(tiny_run):
     assert values["validation"].keys() >= {"accuracy", "loss"}
     [row] = csv.DictReader(io.StringIO(call("info", tiny_run, "--format", "csv").stdout))
     assert int(row["parameters"]) == values["parameters"]
+    assert sightline.info("photos")["buffers"] > 100_000 > sightline.info("photos")["parameters"]  # its statistics
 
 
 @pytest.mark.parametrize(("name", "task"), [("glyphs", "few_shot"), ("de-en", "translation")])

@@ -120,10 +120,19 @@ def test_method_is_chosen_by_held_out_examples():
     assert all(factor > 0 for factor in choice.scales)
 
 
+def test_methods_are_not_compared_for_many_examples(monkeypatch):
+    monkeypatch.setattr("sightline.classifier.choice.MAX_CHOICE_EXAMPLES", 19)
+    fitted = FewShotClassifier().fit(make_clusters(4, 5)).fitted
+    assert fitted.choice.describe(fitted.support, "text") == (
+        f"{fitted.choice.method}, the default: too many texts to compare methods, 20 of 4 classes"
+    )
+
+
 def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
-    text = "logistic, the default: methods are compared with two images of two classes or more"
+    text = "logistic, the default: comparing methods needs two images of two classes or more"
     assert classifier.fitted.choice.describe(classifier.fitted.support) == text
+    assert "rejection   too few images to estimate the rates: two classes or more need a second image" in classifier.summary()
     assert FewShotClassifier().fit(make_clusters(5, 1), method="ridge").fitted.choice.method == "ridge"
     assert FewShotClassifier().fit(make_clusters(5, 2), method="head").fitted.choice.method == "prototypes"
     low_dimension = {label: vectors[:, :7] for label, vectors in make_clusters(5, 1).items()}

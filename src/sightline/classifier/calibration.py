@@ -57,16 +57,19 @@ THRESHOLD_FRACTION = 0.36
 """The known threshold, as a fraction of the distance from the mean logit of known images to that of unknown ones.
 
 Selected on held-out alphabets of Omniglot's background set, for 2 to 20 classes of 1 to 10 images. The spread of so few
-logits is too uncertain to derive the threshold from.
+logits is too uncertain to derive the threshold from alone.
 """
 SINGLE_THRESHOLD_FRACTION = 0.6
-"""The same if the known images are copies of images that are the only ones of their class.
+"""The same if all known images are copies of images that are the only ones of their class.
 
-Copies are more alike than other images of a class. Selected on held-out alphabets of Omniglot's background set, on
-printed characters and on icons.
+On Omniglot copies are about as similar as characters of two writers, on printed characters and icons they are more
+similar than two typefaces or drawings. Selected on all three.
 """
 MAX_REJECTED = 0.1
-"""The estimated fraction of images of known classes that are rejected by default, at most about this."""
+"""The fraction of held-out images of known classes that are rejected by default, at most about this.
+
+With one image of each class, that of the expected distribution for a regression; other heads have no such limit.
+"""
 EXPECTED_KNOWN = (0.14, 0.175)
 """With one image per class, the mean and standard deviation of the largest logit of known images, from that of unknown
 ones at 0 to that of the support images themselves at 1: medians over thirteen image sets, when they were chosen."""
@@ -132,8 +135,8 @@ class Calibration(Config):
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
             aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
-            fix = f"; they can be high, so add a second {noun} of each class"
-            reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else f"none can be held out{fix}"
+            none = f"two classes or more need a second {noun}"
+            reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else none
             return f"too few {noun}s to {aim}: {reason}"
         is_coarse = self.reject is not None and self.reject * images < 1
         source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
@@ -153,9 +156,10 @@ def calibrate(
     """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`.
 
     `reject` is the fraction of images of known classes to reject. By default, the threshold is between known and
-    unknown images, and at most about `MAX_REJECTED` of the known ones are rejected.
+    unknown images, and at most about `MAX_REJECTED` of the held-out known ones are rejected.
     """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
+    has_held_out = bool(known_batches)
     if head.has_regression and not support.has_estimate:
         return _expected_calibration(head, support, state, reject)
     if not head.has_regression:
@@ -165,7 +169,7 @@ def calibrate(
     scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained or head.has_regression])
     if reject is not None:
         threshold = _quantile(known, reject)
-    elif support.has_estimate:
+    elif has_held_out:
         threshold = min(_separating_threshold(known, unknown, THRESHOLD_FRACTION), _quantile(known, MAX_REJECTED))
     else:
         threshold = _separating_threshold(known, unknown, SINGLE_THRESHOLD_FRACTION)

@@ -81,8 +81,11 @@ class Choice(Config):
         if not self.is_automatic:
             return f"{self.method}, as requested"
         if not self.accuracies:
-            reason = f": methods are compared with two {noun}s of two classes or more" * (not support.has_estimate)
-            reason = f": too many {noun}s to compare methods" if _is_large(support) else reason
+            reason = ""
+            if _is_large(support):
+                reason = f": too many {noun}s to compare methods, {len(support):,} of {len(support.classes):,} classes"
+            elif not support.has_estimate:
+                reason = f": comparing methods needs two {noun}s of two classes or more"
             return f"{self.method}, the default{reason}"
         reason = compared_accuracies(dict(self.accuracies), self.method, f"{self.images:,} held-out {noun}s")
         return f"{self.method}, {reason}"

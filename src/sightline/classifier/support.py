@@ -222,19 +222,20 @@ def read_pixels(images: Sequence[Any], embedder: ImageEmbedder, owner: str = "")
 def load_examples(source: str | Path, size: int, channels: int, progress: Progress | None = None) -> Images:
     """The training images of a data set by path or name; image files are not decoded."""
     try:
-        return load(source, size=size, channels=channels, max_memory=0, class_disjoint=True, progress=progress).train
+        images = load(source, size=size, channels=channels, max_memory=0, class_disjoint=True, progress=progress).train
     except UnknownSourceError:
         rule = "examples must be a folder with one folder of images per class"
         raise SightlineError(f"{rule}, got {str(source)!r}, {describe(Path(source).expanduser())}") from None
+    check_class_count(len(images.classes))
+    check_labels(images.classes)
+    check_example_count(len(images))
+    return images
 
 
 def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress: Progress | None) -> SupportSet:
     if embedder is None:
         raise SightlineError(f"{NO_ENCODER}, got {str(source)!r}; {USE_PRETRAINED}")
     images = load_examples(source, embedder.image_size, embedder.channels, progress)
-    check_class_count(len(images.classes))
-    check_labels(images.classes)
-    check_example_count(len(images))
     order = images.labels.argsort(stable=True)
     labels, names = images.labels[order], tuple[str, ...]()
     if isinstance(images, ImageFiles):

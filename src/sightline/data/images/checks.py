@@ -259,7 +259,8 @@ def _worded(thumbnails: Thumbnails, group: Sequence[int], text: str) -> tuple[in
     if len(splits) > 1:
         return 0, f"{names}: {text} in {' and '.join(sorted(splits))}, which makes the accuracy too high"
     if len(classes) > 1:
-        return 1, f"{names}: {text} in {len(classes)} classes"
+        which = "" if len(unique) == len(group) else f": {_listed(sorted(classes))}"
+        return 1, f"{names}: {text} in {len(classes)} classes{which}"
     return 2, f"{names}: {text}"
 
 
