@@ -172,7 +172,9 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=8, help="classifiers per setting")
     classes = parser.add_mutually_exclusive_group()
     classes.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
-    classes.add_argument("--all", action="store_true", help="the same on the training classes of --data, or all of them")
+    classes.add_argument(
+        "--all", action="store_true", help="the same on the training classes of --data, or all of them"
+    )
     names = sorted({name for name, *_ in TABLES})
     parser.add_argument("--constants", nargs="+", choices=names, metavar="NAME", help="tables: all but with --all")
     arguments = parser.parse_args()

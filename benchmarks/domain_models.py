@@ -47,7 +47,7 @@ from .domains import (
 SETTINGS = (Setting(5, 1), Setting(5, 5))
 TRAINING_SETS = ("font_glyphs", "ui_icons")
 """Sets of which `glyphs` has training data."""
-DRAWS = 20
+DRAWS = 200
 """Random draws of five images that are classified as drawings or photos."""
 
 

@@ -13,6 +13,7 @@ from sightline.errors import (
     check_max,
     check_page_size,
     closest,
+    one_of,
     reraise,
     shown,
 )
@@ -50,6 +51,11 @@ def test_the_first_of_equally_close_names_is_suggested() -> None:
     assert closest("lite", ["lite0", "lite1", "lite2"]) == "; did you mean 'lite0'?"
     assert closest("heavy", ["lite0", "lite1"]) == closest("lite", []) == ""
     assert closest("lite2", ["light", "lite", "lite2x"]) == "; did you mean 'lite2x'?"
+
+
+def test_a_long_list_of_names_is_shortened() -> None:
+    names = [f"n{i:03}" for i in range(200)]
+    assert one_of("n199x", names) == f"one of {', '.join(names[:50])} and 150 more, got 'n199x'; did you mean 'n199'?"
 
 
 def test_long_names_are_compared_by_their_start() -> None:

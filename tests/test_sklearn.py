@@ -162,7 +162,7 @@ def test_named_model(monkeypatch):
 def test_invalid_samples_and_parameters_are_refused():
     images, y = make_images()
     for samples, message in (
-        (images, "X must be embeddings if model is None, got Image; give model='photos'"),
+        (images, "X must be embeddings if model is None, got Image; give model='auto'"),
         (["a.png"] * len(y), "X must be embeddings if model is None, got str"),
         ("images", r"X must be a list of samples, got one str; write \[sample\]"),
         (images[0], "X must be a list of samples, got one Image"),

@@ -11,7 +11,9 @@ from . import limits
 from .names import printable_lines
 
 MAX_NAME_LENGTH = 200
-"""Characters of names that are compared to find the closest one, which takes as many steps as the product of lengths."""
+"""Characters of names that are compared to find the closest one, in as many steps as the product of both lengths."""
+MAX_LISTED = 50
+"""Names that a message lists."""
 
 
 class SightlineError(ValueError):
@@ -52,7 +54,8 @@ def reraise(rule: str, *exceptions: type[Exception], fix: str = "") -> Iterator[
 def one_of(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the known names, the name that was given, and the closest match."""
     known = sorted(known)
-    return f"one of {', '.join(known)}, got {name!r}{closest(name, known)}"
+    more = f" and {len(known) - MAX_LISTED:,} more" if len(known) > MAX_LISTED else ""
+    return f"one of {', '.join(known[:MAX_LISTED])}{more}, got {name!r}{closest(name, known)}"
 
 
 def closest(name: str, known: Iterable[object], cutoff: float = 0.6) -> str:

@@ -191,7 +191,9 @@ def compare(
     check(runs, "runs must name at least one run, got none")
     for run in runs:
         is_folder = Path(run).suffix != CLASSIFIER
-        check(is_folder, f"runs must be folders of runs, got {str(run)!r}; compare the run it was fitted with")
+        check(
+            is_folder, f"runs must be folders of runs, got {str(run)!r}; for a fitted classifier use sightline evaluate"
+        )
     predictors = [load(run, device=device) for run in runs]
     tasks = [predictor.config.task for predictor in predictors]
     check_choice("the task of runs to compare", tasks[0], registry.supporting("compare"))

@@ -43,7 +43,7 @@ class FewShotEstimator(ClassifierMixin, BaseEstimator):
     trust: Sightline itself never reads pickles, and `classifier_.save(path)` writes a file that is safe to read.
 
     Args:
-        model: A model for `FewShotClassifier.pretrained`, such as `photos`.
+        model: A model for `FewShotClassifier.pretrained`, such as `photos`, or `auto`, which chooses one by the images.
         embedder: A torch module, another callable, or a `CustomEmbedder`, in place of `model`.
         method: How `FewShotClassifier.fit` classifies: `head`, `prototypes`, `ridge`, `spatial`, `logistic`,
             `blend`, or `auto`.
@@ -139,7 +139,7 @@ class FewShotEstimator(ClassifierMixin, BaseEstimator):
             return list(samples[:, 0] if is_column else samples)
         is_list = isinstance(X, Sequence) and len(X) > 0
         if is_list and isinstance(X[0], str | bytes | Path | Image.Image):
-            fix = "give model='photos' or another model to classify images"
+            fix = "give model='auto' or another model to classify images"
             raise SightlineError(f"X must be embeddings if model is None, got {type(X[0]).__name__}; {fix}")
         if is_list and isinstance(X[0], Tensor):
             X = [vector.detach().cpu().numpy() for vector in X]  # noqa: N806

@@ -18,6 +18,7 @@ from sightline.classifier.choice import (
 from sightline.classifier.methods import METHODS, SPATIAL
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
+from sightline.metrics import wilson_interval
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
 
@@ -132,9 +133,11 @@ def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
     text = "logistic, the default: comparing methods needs two images of two classes or more"
     assert classifier.fitted.choice.describe(classifier.fitted.support) == text
-    assert "rejection   too few images to estimate the rates: two classes or more need a second image" in classifier.summary()
+    assert "too few images to estimate the rates: two classes or more need a second image" in classifier.summary()
     assert FewShotClassifier().fit(make_clusters(5, 1), method="ridge").fitted.choice.method == "ridge"
-    assert FewShotClassifier().fit(make_clusters(5, 2), method="head").fitted.choice.method == "prototypes"
+    classifier = FewShotClassifier().fit(make_clusters(5, 2), method="head")
+    assert classifier.fitted.choice.method == "prototypes"
+    assert "method      prototypes, as requested: it is what the head consists of\n" in classifier.summary()
     low_dimension = {label: vectors[:, :7] for label, vectors in make_clusters(5, 1).items()}
     assert FewShotClassifier().fit(low_dimension).fitted.choice.method == "prototypes"
     options = {"backbone": "none", "depth": 0, "readout": "ridge", "power": 1.0}  # with statistics
@@ -154,7 +157,9 @@ def test_rejection_rate_is_met_on_new_images(method):
         assert all(p.to_dict()["label"] is None for p in predictions if not p.known)
     assert rates[0] < 0.1 < rates[1] < 0.35
     rate = classifier.calibration.rejected_known
-    assert f"rejection   about {rate:.0%} of known images are rejected (50 held-out images), " in classifier.summary()
+    low, high = wilson_interval(50 * rate, 50)
+    line = f"rejection   about {rate:.0%} of known images are rejected (95% interval {low:.0%} to {high:.0%} on 50 "
+    assert line in classifier.summary()
 
 
 def test_invalid_options_are_refused():
@@ -172,7 +177,7 @@ def is_refused(classifier: FewShotClassifier) -> bool:
     try:
         classifier.check_above_chance()
     except SightlineError as error:
-        return "classified better than by chance, got" in str(error)
+        return "standard errors above chance" in str(error)
     return False
 
 
@@ -201,6 +206,11 @@ def test_drawings_are_told_from_photos(drawn):
     colored = np.full((40, 40, 3), (240, 230, 190), dtype=np.uint8)
     colored[10:14, 5:35] = (30, 60, 160)
     assert are_drawings({"a": [colored], "b": [inked]})
+    filled = np.full((40, 40), 255, dtype=np.uint8)
+    filled[2:38, 2:34] = 90  # mostly ink, with a second gray level in it
+    filled[10:30, 10:30] = 160
+    assert are_drawings({"a": [inked], "b": [filled], "c": [inked]})
+    assert not are_drawings({"a": [filled], "b": [filled], "c": [inked]})
     flag = colored.copy()
     flag[20:24, 5:35] = (200, 30, 30)  # a second ink
     assert not are_drawings({"a": [flag], "b": [flag]})

@@ -67,7 +67,8 @@ def test_fit_reports_how_unknowns_are_estimated(run, characters, drawn):
             write(characters / f"sign {number}" / f"more {i}.png", pixels)
     lines = call("fit", characters, "--model", run, "--device", "cpu").stdout
     assert re.search(r"AUROC \d\.\d{3} against unknowns: 24 examples, each class left out in turn\n", lines)
-    rates = r"rejection   about \d+% of known images are rejected \(24 held-out images{}\), \d+% of similar images"
+    interval = r"\(95% interval \d+% to \d+% on 24 held-out images{}\)"
+    rates = rf"rejection   about \d+% of known images are rejected {interval}, \d+% of similar images"
     assert re.search(rates.format(""), lines)
     lines = call("fit", characters, "--model", run, "--device", "cpu", "--reject", "0.01", "--overwrite").stdout
     assert re.search(rates.format(", too few for 1%"), lines)
@@ -207,7 +208,7 @@ def test_commands_for_runs_refuse_a_classifier_file(fitted, characters):
     fitted.save("mine.sightline")
     for command, fix in (
         ("show", "sightline predict FILE IMAGE --show page.html"),
-        ("compare", "compare the run it was fitted with"),
+        ("compare", "for a fitted classifier use sightline evaluate"),
     ):
         output = call(command, "mine.sightline")
         assert output.exit_code == 2
@@ -252,7 +253,7 @@ def test_classes_of_one_image_are_excluded_from_the_estimate(run, drawn):
     classes = dict(zip("abcd", drawn.values(), strict=False))
     examples = {name: images[: 1 if name in "ac" else 3] for name, images in classes.items()}
     summary = FewShotClassifier.pretrained(run).fit(examples).summary()
-    assert re.search(r"estimated .* on 6 held-out images .*; without classes of one image: a, c\n", summary)
+    assert re.search(r"estimated .* on 6 held-out images .*\n +not estimated for classes of one image: a, c\n", summary)
 
 
 def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, monkeypatch):
@@ -265,7 +266,9 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
             Image.fromarray(noise.numpy()).save(tmp_path / "noise" / name / f"{i}.png")
     refused = call("fit", "noise", "--model", "glyphs", "--device", "cpu")
     assert refused.exit_code == 2
-    assert "held-out images must be classified better than by chance, got " in refused.stderr
+    assert re.search(
+        r"must be at least 7\d.\d%, 2 standard errors above chance \(33.3%\), got .* on 6 ", refused.stderr
+    )
     assert "add images of each class, try --model photos, or write it anyway with --force\n" in refused.stderr
     assert not (tmp_path / "noise.sightline").exists()
     output = call("fit", "noise", "--model", "glyphs", "--force", "--device", "cpu").stdout

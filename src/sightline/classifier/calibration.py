@@ -21,7 +21,7 @@ from ..config import Config, Positive, rule
 from ..data.images import augmentation
 from ..data.images.augmentation import AugmentConfig
 from ..errors import check
-from ..metrics import auroc, fit_calibration_scale
+from ..metrics import auroc, fit_calibration_scale, wilson_interval
 from ..models.embedders import ImageEmbedder
 from ..models.few_shot_head import FewShotHead
 from .methods import Method, State
@@ -130,7 +130,7 @@ class Calibration(Config):
     def rejection(self, images: int, noun: str = "image") -> str:
         """The estimated rates of rejection on one line; `images` is the number of held-out examples behind them.
 
-        `noun` is what one example is. The threshold is set by the same held-out examples, so there is no interval.
+        `noun` is what one example is. The interval is that of the share below a quantile of as many examples.
         """
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
@@ -140,7 +140,9 @@ class Calibration(Config):
             return f"too few {noun}s to {aim}: {reason}"
         is_coarse = self.reject is not None and self.reject * images < 1
         source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
-        known = f"about {self.rejected_known:.0%} of known {noun}s are rejected ({source})"
+        low, high = wilson_interval(self.rejected_known * images, images)
+        interval = f"95% interval {low:.0%} to {high:.0%} on {source}"
+        known = f"about {self.rejected_known:.0%} of known {noun}s are rejected ({interval})"
         return f"{known}, {self.accepted_unknown:.0%} of similar {noun}s of other classes accepted"
 
 

@@ -76,10 +76,11 @@ class Choice(Config):
         is_valid = not names or (self.method in names and {*names} <= {*METHODS})
         check(is_valid, f"accuracies must be those of methods, {self.method} among them, got {names!r:.200}")
 
-    def describe(self, support: SupportSet, noun: str = "image") -> str:
-        """The choice for a support set on one line; `noun` is what one example is."""
+    def describe(self, support: SupportSet, noun: str = "image", requested: str | None = None) -> str:
+        """The choice for a support set on one line; `noun` is what one example is, `requested` the method in `fit`."""
         if not self.is_automatic:
-            return f"{self.method}, as requested"
+            is_other = requested is not None and requested != self.method
+            return f"{self.method}, as requested" + (f": it is what the {requested} consists of" if is_other else "")
         if not self.accuracies:
             reason = ""
             if _is_large(support):

@@ -118,7 +118,9 @@ def read(path: Path) -> Content:
     """Read a classifier file and check its content. The header is checked before any tensor is read."""
     if not path.is_file():
         kind = "is not a file; use pretrained(...) for a model" if path.exists() else "does not exist"
-        raise SightlineError(f"a classifier must be a file written by sightline fit or `save`, got {str(path)!r}, which {kind}")
+        raise SightlineError(
+            f"a classifier must be a file written by sightline fit or `save`, got {str(path)!r}, which {kind}"
+        )
     with _complete(str(path)):
         with safetensors.safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

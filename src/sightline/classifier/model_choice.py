@@ -38,14 +38,17 @@ SAMPLE, SAMPLE_SIDE = 9, 32
 """Images that show the kind of all, and the side length at which they are compared."""
 MIN_COLOR_RANGE = 12
 """Mean distance of the channels of a pixel, of 255, from which on images are in color."""
-PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
+PAPER_TOLERANCE, MIN_PAPER = 12, 0.45
 """A drawing has at least this fraction of its pixels within this distance of its median gray level."""
-MAX_OTHER_SIDE = 0.1
-"""Its other pixels, the ink, are darker, or they are lighter: at most this fraction of all is on the other side."""
+MAX_OTHER_SIDE, MAX_MEAN_OTHER_SIDE = 0.1, 0.12
+"""Its other pixels, the ink, are darker, or they are lighter: at most this fraction of all is on the other side, in a
+drawing, and on average over all images."""
 MAX_OTHER_COLOR = 4
 """In color, the pixels of a drawing are this close to the line between the colors of paper and ink, on average."""
 STROKE_WIDTH, MAX_INTERIOR = 5, 0.35
 """In color, at most this fraction of its ink is the center of a square of ink of this side length: it is strokes."""
+MIN_DRAWINGS = 0.5
+"""Images are drawings if at least this fraction of them are, since some drawings are mostly ink."""
 
 
 @dataclass(frozen=True)
@@ -130,20 +133,22 @@ def are_drawings(examples: Any) -> bool:
     gray = images.mean(1, keepdim=True)
     distance = gray - gray.flatten(1).median(1).values[:, None, None, None]
     lighter, darker = ((x >= PAPER_TOLERANCE).float().mean((1, 2, 3)) for x in (distance, -distance))
-    is_paper = (1 - lighter - darker).mean() >= MIN_PAPER
-    is_one_ink = torch.minimum(lighter, darker).mean() <= MAX_OTHER_SIDE
-    is_gray = (images.amax(1) - images.amin(1)).mean() < MIN_COLOR_RANGE
-    return bool(is_paper & is_one_ink & (is_gray | _are_strokes(images, distance.abs() >= PAPER_TOLERANCE)))
+    other_side = torch.minimum(lighter, darker)
+    is_gray = (images.amax(1) - images.amin(1)).mean((1, 2)) < MIN_COLOR_RANGE
+    is_drawing = (1 - lighter - darker >= MIN_PAPER) & (other_side <= MAX_OTHER_SIDE)
+    is_drawing &= is_gray | _are_strokes(images, distance.abs() >= PAPER_TOLERANCE)
+    return bool((is_drawing.float().mean() >= MIN_DRAWINGS) & (other_side.mean() <= MAX_MEAN_OTHER_SIDE))
 
 
 def _are_strokes(images: Tensor, is_ink: Tensor) -> Tensor:
-    """Whether the ink of images is strokes in one color. images (N, 3, side, side), is_ink (N, 1, side, side)"""
+    """Whether the ink of each image is strokes in one color: (N, 3, side, side), is_ink (N, 1, side, side) -> (N,)"""
     pixels = images.flatten(2)
     distances = pixels - pixels.median(2, keepdim=True).values
     ink = torch.linalg.eigh(distances @ distances.mT).eigenvectors[..., -1:]  # the direction that the pixels differ in
-    other_color = (distances - ink * (ink.mT @ distances)).norm(dim=1).mean()
+    other_color = (distances - ink * (ink.mT @ distances)).norm(dim=1).mean(1)
     interior = 1 - F.max_pool2d((~is_ink).float(), STROKE_WIDTH, 1, STROKE_WIDTH // 2)
-    return (other_color <= MAX_OTHER_COLOR) & is_ink.any() & (interior.sum() <= MAX_INTERIOR * is_ink.sum())
+    area, inner_area = is_ink.flatten(1).sum(1), interior.flatten(1).sum(1)
+    return (other_color <= MAX_OTHER_COLOR) & (area > 0) & (inner_area <= MAX_INTERIOR * area)
 
 
 def _sample(examples: Any) -> Tensor:

@@ -29,14 +29,14 @@ def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any =
     per_class = f"{low}" if low == high else f"{low} to {high}"
     lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
     lines += [f"model       {model}"] if model is not None else []
-    lines.append(f"method      {fitted.choice.describe(fitted.support, noun)}")
+    lines.append(f"method      {fitted.choice.describe(fitted.support, noun, fitted.method)}")
     if estimate is None:
         reason = f"one {noun} per class" if high == 1 else f"only one class has several {noun}s"
         lines.append(f"estimated   accuracy unknown: {reason}; add a second {noun} of other classes")
     else:
         lone = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
-        without = f"; without classes of one {noun}: {_listed(lone)}" if lone else ""
-        lines.append(f"estimated   {estimate.describe(noun)}{without}")
+        lines.append(f"estimated   {estimate.describe(noun)}")
+        lines += [f"            not estimated for classes of one {noun}: {_listed(lone)}"] if lone else []
         worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
         lines += [f"lowest      {_listed(worst)}"] if worst else []
     copies = f"augmented copies of the {noun}s"
@@ -72,10 +72,11 @@ def check_above_chance(estimate: Estimate, num_classes: int, noun: str, fix: str
     accuracy = fsum(estimate.per_class.values()) / len(counts)
     error = (chance * (1 - chance) * fsum(1 / count for count in counts.values())) ** 0.5 / len(counts)
     source = "labels" if noun == "text" else "folders"
-    rule = f"held-out {noun}s must be classified better than by chance"
-    got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} {noun}s), where chance is {chance:.1%}"
+    minimum = min(chance + CHANCE_ERRORS * error, 1.0)
+    above = f"at least {minimum:.1%}, {CHANCE_ERRORS:.0f} standard errors above chance ({chance:.1%})"
+    rule = f"the accuracy on held-out {noun}s, averaged over classes, must be {above}"
     fix = f"check the {source}, add {noun}s of each class, {fix}"
-    check(accuracy >= min(chance + CHANCE_ERRORS * error, 1.0), f"{rule}, {got}; {fix}")
+    check(accuracy >= minimum, f"{rule}, got {accuracy:.1%} on {estimate.images:,} {noun}s; {fix}")
 
 
 def _listed(names: Sequence[str]) -> str:

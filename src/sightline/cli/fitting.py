@@ -90,6 +90,9 @@ def _fit_images(
         classifier.fit(folder, progress=progress, **options)
     choice = classifier.model_choice
     model = model if choice is None else choice.model
+    hint = None if choice is None else choice.hint
+    if hint is not None:
+        echo(hint)
     echo(f"{model}: {classifier.summary()}")
     if report := as_text(check_data(folder, classifier), folder):
         echo(report)
@@ -99,11 +102,9 @@ def _fit_images(
         counts = ", ".join(f"{name} {count:,}" for name, count in unused.items())
         echo(f"only the images of the split train are examples; left out: {counts}")
     other = None if choice is not None else other_model(folder, model)
-    if choice is not None and choice.hint is not None:
-        echo(choice.hint)
     if other is not None and model in KINDS:
         echo(f"these images look like {KINDS[other]}, and {model} is for {KINDS[model]}; try --model {other}")
-    elif classifier.calibration.auroc < MIN_SEPARATION:
+    elif hint is None and classifier.calibration.auroc < MIN_SEPARATION:
         fix = "" if other is None else f", or try --model {other}, which is for {KINDS[other]}"
         echo(f"{model} separates these images poorly; add images of each class{fix}")
     if not force:
