@@ -204,7 +204,7 @@ def test_explanation_of_an_embedding_has_no_images():
     result = classifier.predict(torch.tensor([1.0, 0.1, 0])).explain()
     assert result.image.regions is None
     assert result.card().notes == []
-    unknown = classifier.predict(torch.tensor([0.0, 0.1, -1.0]))
+    unknown = classifier.predict(torch.tensor([0.0, 0.1, 1.0]))
     [note] = unknown.explain().card().notes
     assert note == f"Known score {unknown.known_score:.2f}, below 0.5: none of the classes."
     assert result.image.pixels is None
