@@ -1,5 +1,6 @@
 """Explanation of predictions by ablation."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -204,9 +205,8 @@ def test_explanation_of_an_embedding_has_no_images():
     result = classifier.predict(torch.tensor([1.0, 0.1, 0])).explain()
     assert result.image.regions is None
     assert result.card().notes == []
-    unknown = classifier.predict(torch.tensor([0.0, 0.1, 1.0]))
-    [note] = unknown.explain().card().notes
-    assert note == f"Known score {unknown.known_score:.2f}, below 0.5: none of the classes."
+    unknown = replace(result, prediction=replace(result.prediction, known=False, known_score=0.234))
+    assert unknown.card().notes == ["Known score 0.23, below 0.5: none of the classes."]
     assert result.image.pixels is None
     assert (result.support[0].label, result.support[0].name) == ("a", "example 1")
     assert all(image.regions is None for image in result.support)
