@@ -31,10 +31,11 @@ def write_images(folder: Path) -> list[Path]:
         class_folder.mkdir(parents=True)
         for shot in range(SHOT):
             Image.fromarray(pixels[index, shot]).save(class_folder / f"{shot + 1}.png")
-    queries = {"new.png": pixels[1, 7], "another.png": pixels[30, 4]}
-    for name, image in queries.items():
-        Image.fromarray(image).save(folder / name)
-    return [folder / name for name in queries]
+    queries = {folder / "queries" / "new.png": pixels[1, 7], folder / "queries" / "another.png": pixels[30, 4]}
+    (folder / "queries").mkdir()
+    for path, image in queries.items():
+        Image.fromarray(image).save(path)
+    return list(queries)
 
 
 def main() -> None:
