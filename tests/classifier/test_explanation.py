@@ -16,6 +16,7 @@ from sightline.errors import SightlineError
 from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.support_state import SupportState
 
 GRID = 6
 
@@ -103,6 +104,23 @@ def test_scores_without_examples_are_those_of_single_refits(monkeypatch, method)
         monkeypatch.setattr(fitting, "MAX_SUBSET_VALUES", maximum)
         scores = fitted.scores_without(query, torch.arange(size))
         torch.testing.assert_close(scores, torch.stack(expected), rtol=0, atol=1e-4)
+
+
+def test_memory_of_left_out_examples_is_limited_for_many_classes(monkeypatch):
+    """A subset has a membership of each class for each example, here far more values than the embeddings."""
+    sizes, select = [], SupportState.select
+    monkeypatch.setattr(
+        SupportState,
+        "select",
+        lambda self, subsets, labels: sizes.append(subsets.shape) or select(self, subsets, labels),
+    )
+    examples = {str(c): torch.randn(2, 5) for c in range(20)}
+    fitted = FewShotClassifier().fit(examples, method="prototypes").fitted
+    sizes.clear()
+    monkeypatch.setattr(fitting, "MAX_SUBSET_VALUES", 3000)
+    assert fitted.scores_without(torch.randn(1, 1, 5), torch.arange(40)).shape == (40, 1, 20)
+    assert max(count * examples * 20 for count, examples in sizes) <= 3000
+    assert sum(count for count, _ in sizes) == 40
 
 
 @pytest.mark.parametrize("method", ["ridge", "logistic", "prototypes"])

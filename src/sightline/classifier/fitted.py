@@ -21,7 +21,8 @@ from .support import SupportSet
 MAX_FEATURE_MAPS = 128
 """Feature maps of support images that are kept in memory."""
 MAX_SUBSET_VALUES = 1 << 22
-"""Values of support embeddings in a batch of support sets that each lack one example."""
+"""Values of support embeddings, and of their memberships of classes, in a batch of support sets that each lack one
+example."""
 
 
 @dataclass(eq=False)
@@ -106,7 +107,8 @@ class Fitted:
             support, query = replace(support, embeddings=embeddings[: len(support)]), embeddings[len(support) :]
             whole = whole if head is self.head else calibration.encode(head, support)
         everything, logits = torch.arange(len(labels)), []
-        for batch in indices.split(max(1, MAX_SUBSET_VALUES // support.embeddings.numel())):
+        values = max(support.embeddings.numel(), len(support) * len(support.classes))
+        for batch in indices.split(max(1, MAX_SUBSET_VALUES // values)):
             subsets = torch.stack([everything[everything != i] for i in batch])
             state = whole.select(subsets.to(device), labels)
             logits.append(calibration.classify_episodes(head, state, query.expand(len(batch), -1, -1, -1)))

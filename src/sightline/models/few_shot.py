@@ -7,6 +7,8 @@ block is the identity at initialization, so the untrained model is a nearest-mea
 Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension, H heads, D head dimension.
 """
 
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 
@@ -61,8 +63,14 @@ class FewShot(nn.Module):
         """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
         embed, views = (self.embed_views, self.config.views) if all_views else (self.embed, 1)
         device = self.head.device
-        batches = pixels.split(max(1, (batch_size or EMBEDDING_BATCH_SIZES[device.type]) // views))
-        return torch.cat([embed(batch.to(device).float() / 255).float() for batch in batches])
+        size = max(1, (batch_size or EMBEDDING_BATCH_SIZES[device.type]) // views)
+        batches = (embed(batch.to(device).float() / 255).float() for batch in pixels.split(size))
+        embeddings = first = next(batches)
+        if len(first) < len(pixels):  # one tensor: many small ones would lie between the activations and keep memory
+            embeddings = first.new_empty(len(pixels), *first.shape[1:])
+            for start, batch in zip(range(0, len(pixels), size), chain([first], batches), strict=True):
+                embeddings[start : start + size] = batch
+        return embeddings
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)
