@@ -131,7 +131,9 @@ def test_a_page_shows_predictions_scores_and_contributions(page):
         assert words in text
     badges = [badge.inner_text() for badge in opened.locator(".badge").all()]
     assert badges == ["known", "none of the classes"]
-    _, examples = make_card().evidence.answer("beta", None, 3)
+    image, examples = make_card().evidence.answer("beta", None, 3)
+    strongest = max(image.regions.flatten(), key=abs)
+    assert f", strongest region {strongest:+.2f}" in text
     shown = opened.locator("article").first.locator(".contribution").all_inner_texts()
     assert sorted(shown) == sorted(f"{example.contribution:+.2f}" for example in examples)
     assert opened.evaluate("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")

@@ -72,7 +72,12 @@ function text(card, effects, scale, odds) {
     return [node, " "];
   });
   return element("section", { className: "query" }, element("h3", {}, "Text"), element("p", { className: "words" }, ...words),
-    element("p", { className: "note" }, `log odds ${signed(odds)}, strongest word ±${scale.toFixed(2)}. Orange words raise the odds of the class, blue ones lower them.`));
+    element("p", { className: "note" }, `log odds ${signed(odds)}, strongest word ${signed(strongest(effects))}. Orange words raise the odds of the class, blue ones lower them.`));
+}
+
+// The effect with the largest absolute value.
+function strongest(effects) {
+  return effects.reduce((best, value) => (Math.abs(value) > Math.abs(best) ? value : best), 0);
 }
 
 // The answer to a question: the query, the examples for and against. All regions share a scale, and so do all examples.
@@ -89,7 +94,7 @@ function answer(data, card, label, other) {
   const odds = logOdds(card.logProbabilities, label, other);
   const query = card.image === null ? null : element("section", { className: "query" }, element("h3", {}, "Image"),
     element("figure", {}, mapped(data, card.image, card.regions, regions, scale, card.name, describeRegion),
-      element("figcaption", {}, element("span", { className: "source" }, `log odds ${signed(odds)}`, regions ? `, strongest region ±${scale.toFixed(2)}` : ""))));
+      element("figcaption", {}, element("span", { className: "source" }, `log odds ${signed(odds)}`, regions ? `, strongest region ${signed(strongest(regions))}` : ""))));
   return [card.words ? text(card, regions, scale, odds) : query,
     section(data, `For ${name}`, "examples that raise its odds", positive, name, largest),
     section(data, `Against ${name}`, "examples that lower its odds", negative, name, largest)].filter(Boolean);
