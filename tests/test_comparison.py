@@ -293,7 +293,7 @@ def incomparable(folder):
         (["one", "images"], {}, r"must be few_shot, got '\S+images' of task image_classification"),
         (["images"], {"episodes": 3}, "--episodes must be left out for runs of image_classification, got it for"),
         (["images"], {"baselines": ["svm"]}, "--with must be left out for runs of image_classification, got it for"),
-        (["one.sightline"], {}, r"must be folders of runs, got '\S+one.sightline'; compare the run"),
+        (["one.sightline"], {}, r"must be folders of runs, got '\S+one.sightline'; for a fitted classifier"),
         (["one"], {"baselines": ["protonets"]}, "baseline must be one of .* did you mean 'protonet'"),
         (["one"], {"settings": ["5x1"]}, "a setting must read like 5w1s"),
         (["one"], {"settings": ["7w1s"]}, "way must be at most the number of classes, 6, got 7"),

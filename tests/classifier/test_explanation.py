@@ -224,7 +224,7 @@ def test_explanation_of_an_embedding_has_no_images():
     assert result.image.regions is None
     assert result.card().notes == []
     unknown = replace(result, prediction=replace(result.prediction, known=False, known_score=0.234))
-    assert unknown.card().notes == ["Known score 0.23, below 0.5: none of the classes."]
+    assert unknown.card().notes == ["Known score 0.23, below the threshold of 0.5."]
     assert result.image.pixels is None
     assert (result.support[0].label, result.support[0].name) == ("a", "example 1")
     assert all(image.regions is None for image in result.support)

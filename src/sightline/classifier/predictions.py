@@ -147,7 +147,7 @@ class Explanation:
         evidence = self.evidence if name is None else replace(self.evidence, name=name)
         notes = []
         if not self.prediction.known:
-            notes.append(f"Known score {self.prediction.known_score:.2f}, below 0.5: none of the classes.")
+            notes.append(f"Known score {self.prediction.known_score:.2f}, below the threshold of 0.5.")
         if not self.is_complete:
             notes.append(f"Computed for the {len(evidence.examples)} nearest support examples.")
         if self.prediction.transductive:
