@@ -63,9 +63,11 @@ def closest(name: str, known: Iterable[object], cutoff: float = 0.6) -> str:
     matcher, best, found = SequenceMatcher(b=name[:MAX_NAME_LENGTH]), cutoff, None
     for other in map(str, known):
         matcher.set_seq1(other[:MAX_NAME_LENGTH])
-        is_close = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= best  # upper limits, faster to compute
-        if is_close and (ratio := matcher.ratio()) >= best and (found is None or ratio > best):
-            best, found = ratio, other  # the first one of equally close names
+        if matcher.real_quick_ratio() < best or matcher.quick_ratio() < best:  # upper limits, faster to compute
+            continue
+        ratio = matcher.ratio()
+        if ratio > best or (found is None and ratio == best):  # the first one of equally close names
+            best, found = ratio, other
     return "" if found is None else f"; did you mean {found!r}?"
 
 

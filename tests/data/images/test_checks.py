@@ -56,6 +56,23 @@ def test_skipped_files_duplicates_and_blank_images_are_one_list(folder):
         assert f"  {line}" in text.splitlines()
 
 
+def test_duplicates_of_one_name_are_told_apart_by_their_classes():
+    thumbnails = checks.Thumbnails(
+        ("0.png", "0.png", "1.png"),
+        ("b", "a", "a"),
+        ("train",) * 3,
+        np.zeros((3, 16, 16)),
+        np.zeros(3, bool),
+        (),
+        (),
+        3,
+    )
+    assert (
+        checks._worded(thumbnails, [0, 1], "the same image")[1] == "0.png, 2 times: the same image in 2 classes: a, b"
+    )
+    assert checks._worded(thumbnails, [1, 2], "the same image")[1] == "0.png, 1.png: the same image"
+
+
 def test_an_image_of_colors_or_of_a_fine_texture_is_not_blank(folder):
     colors = np.full((29, 29, 3), 100, dtype=np.uint8)
     colors[5:12, 5:12], colors[5:12, 17:24] = (151, 78, 90), (50, 123, 120)  # about as bright as the background
