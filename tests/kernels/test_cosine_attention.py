@@ -252,7 +252,7 @@ def test_long_sequences_in_bfloat16_have_a_bounded_error(
     """Random vectors, and vectors that mostly point in one direction, as in trained models."""
     monkeypatch.setattr(kernels, "LONG_KEYS", 64)
     qkv = tensors(torch.float32, queries=64, keys=512, dim=64)
-    direction = torch.randn(64, device=DEVICE)
+    direction = torch.randn(64).to(DEVICE)  # drawn on the CPU: the same numbers in the interpreter and on a GPU
     for x in qkv[:2]:
         x.mul_((1 - shared**2) ** 0.5).add_(shared * direction)
     leaves = [x.bfloat16().requires_grad_() for x in qkv] + [
@@ -260,16 +260,22 @@ def test_long_sequences_in_bfloat16_have_a_bounded_error(
     ]
     exact = [x.detach().double().requires_grad_() for x in leaves]
     out, expected = cosine_attention(*leaves), reference_cosine_attention(*exact)
-    gradient = torch.randn(*qkv[0].shape, device=DEVICE).bfloat16()
-    gradients = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
-    expected_gradients = torch.autograd.grad(expected, exact, gradient.double(), retain_graph=True)
-    errors = [relative_error(x, y) for x, y in zip((out, *gradients), (expected, *expected_gradients), strict=True)]
-    assert max(errors[:4]) <= LONG_BOUNDS[temperature], errors
-    assert errors[0] <= (0.015 if temperature == 0.01 else 0.01), errors
-    assert errors[4] <= (0.05 if shared else 0.25), errors  # for random vectors, a sum of terms that cancel
-    # Its error is also compared with the size of these terms, and measured where they have one sign.
-    size = (expected_gradients[0] * exact[0].norm(dim=-1, keepdim=True)).norm() / temperature
-    assert (gradients[3] - expected_gradients[3]).abs() <= 0.005 * size, errors
+    assert relative_error(out, expected) <= (0.015 if temperature == 0.01 else 0.01)
+    sums, expected_sums = [], []
+    for _ in range(8):
+        gradient = torch.randn(B, 64, H, 64).bfloat16().to(DEVICE).transpose(1, 2)
+        gradients = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+        expected_gradients = torch.autograd.grad(expected, exact, gradient.double(), retain_graph=True)
+        errors = [relative_error(x, y) for x, y in zip(gradients[:3], expected_gradients[:3], strict=True)]
+        assert max(errors) <= LONG_BOUNDS[temperature], errors
+        # The gradient of the temperature is a sum of terms of both signs. Its error is compared with the size of the
+        # terms, with the sums of all gradients, which do not all cancel, and where the terms have one sign.
+        size = (expected_gradients[0] * exact[0].norm(dim=-1, keepdim=True)).norm() / temperature
+        assert (gradients[3] - expected_gradients[3]).abs() <= 0.005 * size, errors
+        sums.append(gradients[3])
+        expected_sums.append(expected_gradients[3])
+    error = relative_error(torch.stack(sums), torch.stack(expected_sums))
+    assert error <= (0.35 if (temperature, shared) == (0.01, 0) else 0.03)  # 0.01: one key has the weight, terms cancel
     shrinking = [torch.autograd.grad(x, y[3], x.detach())[0] for x, y in ((out, leaves), (expected, exact))]
     assert relative_error(*shrinking) <= (0.1 if shared == 0.99 else 0.05), shrinking
 
@@ -354,7 +360,7 @@ OPTIONS = {
 @pytest.mark.skipif(IS_INTERPRETED or not kernels.has_triton(), reason="needs Triton outside its interpreter")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of Triton, about its defaults
 @pytest.mark.parametrize(
-    "name", ["forward", "backward_block", "backward_tile", "row_terms", "normalize", "normalize_backward"]
+    "name", ["forward", "backward_block", "backward_tile", "delta", "normalize", "normalize_backward"]
 )
 def test_kernels_compile_for_a_gpu_that_is_not_there(name: str) -> None:
     from triton import compile as compile_kernel

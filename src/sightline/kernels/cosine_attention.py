@@ -99,8 +99,8 @@ def cosine_attention(
     if k.shape[2] >= LONG_KEYS and _torch_takes(rule, q, k):
         return _attention_by_torch(q, k, v, temperature, rule, dropout)
     seed = torch.randint(2**31 - 1, (1,), device=q.device, dtype=torch.int32) if dropout else None
-    out, _ = _attention(q, k, v, temperature.offset, *_expanded(rule, q, k), seed, *rule[2:], dropout, *temperature[1:])
-    return out
+    masks = _expanded(rule, q, k)
+    return _attention(q, k, v, temperature.offset, *masks, seed, *rule[2:], dropout, *temperature[1:])[0]
 
 
 def _torch_takes(rule: MaskRule, q: Tensor, k: Tensor) -> bool:
@@ -201,7 +201,7 @@ FORWARD_TILES = {16: _Tiles(32, 16, 1, 3, 0, 64), 32: _Tiles(64, 32, 4, 3, 0, 64
 BACKWARD_TILES = {
     16: _Tiles(32, 32, 1, 3, 16, 128),
     32: _Tiles(64, 64, 4, 3, 32, 96),
-    64: _Tiles(64, 64, 4, 2, 32, 128),
+    64: _Tiles(64, 64, 4, 1, 32, 128),
 }
 """Tiles by head dimension, rounded up to a power of 2: the fastest of some 250 on one H200."""
 SHORT = 64
@@ -262,8 +262,8 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, offset: Tensor, allowed: Tensor | None, bias: Tensor | None,
     seed: Tensor | None, causal: bool, window: int, support: int, query_size: int, dropout: float,
     log_ratio: float, min_temperature: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output (B, H, Q, D) and the base-2 logarithm of the sums of weights (B, H, Q)."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The output (B, H, Q, D), and two (B, H, Q): the base-2 logarithms of sums of weights, and inverse norms of q."""
     import triton
 
     from .cosine_triton import forward_kernel
@@ -271,12 +271,12 @@ def _attention(
     (batch, heads, queries, dim), (groups, keys) = q.shape, k.shape[1:3]
     q, k, v = (_rows_contiguous(x) for x in (q, k, v))
     out = _empty_heads(q)
-    lse = torch.empty(batch, heads, queries, device=q.device, dtype=torch.float32)
+    lse, q_norm = (torch.empty(batch, heads, queries, device=q.device, dtype=torch.float32) for _ in range(2))
     tiles = _forward_tiles(keys, dim, q.element_size())
     allowed, allowed_strides, allowed_kind = _mask_arguments(allowed, q)
     bias, bias_strides, bias_kind = _mask_arguments(bias, q)
     forward_kernel[triton.cdiv(queries, tiles.queries), batch * heads](
-        q, k, v, offset, allowed, bias, q if seed is None else seed, out, lse,
+        q, k, v, offset, allowed, bias, q if seed is None else seed, out, lse, q_norm,
         *_row_strides(q), *_row_strides(k), *_row_strides(v), *allowed_strides, *bias_strides, *_row_strides(out),
         int(len(offset) > 1), heads, heads // groups, queries, keys, window, support, query_size, dropout,
         log_ratio, min_temperature, D=dim, BLOCK_D=_power_of_2(dim), BLOCK_M=tiles.queries, BLOCK_N=tiles.keys,
@@ -285,22 +285,23 @@ def _attention(
         EVEN=keys % tiles.keys == 0 and window < 0 and not support,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **tiles.limit(),
     )  # fmt: skip
-    return out, lse
+    return out, lse, q_norm
 
 
 @_attention.register_fake
-def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _empty_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    lse, q_norm = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
+    return _empty_heads(q), lse, q_norm
 
 
 @torch.library.custom_op("sightline::cosine_attention_backward", mutates_args=())
 def _attention_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, offset: Tensor, allowed: Tensor | None, bias: Tensor | None,
-    seed: Tensor | None, out: Tensor, lse: Tensor, causal: bool, window: int, support: int, query_size: int,
-    dropout: float, log_ratio: float, min_temperature: float, needs_bias: bool, needs_offset: bool,
+    seed: Tensor | None, out: Tensor, lse: Tensor, q_norm: Tensor, causal: bool, window: int, support: int,
+    query_size: int, dropout: float, log_ratio: float, min_temperature: float, needs_bias: bool, needs_offset: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, offset (H,), and of the bias (B, H, Q, K); the last two empty if not needed."""
-    from .cosine_triton import backward_block_kernel, backward_tile_kernel, row_terms_kernel
+    from .cosine_triton import backward_block_kernel, backward_tile_kernel, delta_kernel
 
     (batch, heads, queries, dim), (groups, keys) = q.shape, k.shape[1:3]
     q, k, v, d_out = (_rows_contiguous(x) for x in (q, k, v, d_out))
@@ -331,10 +332,9 @@ def _attention_backward(
     if is_block:
         backward_block_kernel[(batch * heads,)](*inputs, d_out, *outputs, *strides, heads, *sizes, **options)
     else:
-        delta, q_norm = torch.empty_like(lse), torch.empty_like(lse)
-        tile = _normalize_tile(q)
-        row_terms_kernel[-(-queries // tile), batch * heads](
-            q, out, d_out, delta, q_norm, *_row_strides(q), *_row_strides(out), *_row_strides(d_out), heads, queries,
+        delta, tile = torch.empty_like(lse), min(_normalize_tile(q), _power_of_2(queries))
+        delta_kernel[-(-queries // tile), batch * heads](
+            out, d_out, delta, *_row_strides(out), *_row_strides(d_out), heads, queries,
             D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile,
         )  # fmt: skip
         backward_tile_kernel[groups * key_tiles + heads * query_tiles, batch](
@@ -354,16 +354,16 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, *arguments: Any) -> tuple[Tensor, Ten
     return _empty_heads(q), dk, dv, d_offset, d_bias
 
 
-def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:7], *output)
     ctx.options = inputs[7:]
 
 
-def _attention_gradients(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Any, ...]:
-    q, k, v, offset, allowed, bias, seed, out, lse = ctx.saved_tensors
+def _attention_gradients(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    q, k, v, offset, allowed, bias, seed, out, lse, q_norm = ctx.saved_tensors
     needs_offset, needs_bias = ctx.needs_input_grad[3], ctx.needs_input_grad[5]
     dq, dk, dv, d_offset, d_bias = _attention_backward(
-        d_out, q, k, v, offset, allowed, bias, seed, out, lse, *ctx.options, needs_bias, needs_offset
+        d_out, q, k, v, offset, allowed, bias, seed, out, lse, q_norm, *ctx.options, needs_bias, needs_offset
     )
     d_bias = d_bias.to(bias.dtype) if needs_bias else None
     return dq, dk, dv, _reduced(d_offset, offset) if needs_offset else None, None, d_bias, *[None] * 8

@@ -78,6 +78,12 @@ def _product(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _partial_sums(x):
+    """Sums of each row of x (M, N) in 8 parts. A thread adds its own numbers only; threads exchange sums at the end."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 8]), 1)
+
+
+@triton.jit
 def _tile(
     pointer, rows, num_rows, row_stride, columns, D: tl.constexpr, BLOCK_D: tl.constexpr, AGAIN: tl.constexpr = False
 ):
@@ -240,7 +246,7 @@ def _query_cosines(
 
 @triton.jit
 def forward_kernel(
-    q, k, v, offset, allowed, bias, seed, out, lse,
+    q, k, v, offset, allowed, bias, seed, out, lse, q_norm,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     allowed_batch, allowed_head, allowed_row, allowed_column, bias_batch, bias_head, bias_row, bias_column,
     out_batch, out_head, out_row, offset_head,
@@ -251,7 +257,8 @@ def forward_kernel(
 ):  # fmt: skip
     """Attention of one tile of queries; grid (tiles of queries, B * H). With ONE_BLOCK, keys are at most BLOCK_N.
 
-    Writes out (B, H, Q, D) and lse (B, H, Q), the base-2 logarithm of the sums of weights, -MASKED for a masked row.
+    Writes out (B, H, Q, D); lse (B, H, Q), the base-2 logarithm of the sums of weights, -MASKED for a masked row; and
+    q_norm (B, H, Q), the inverse norms of queries.
     """
     first = tl.program_id(0) * BLOCK_M
     batch_head = tl.program_id(1)
@@ -269,7 +276,9 @@ def forward_kernel(
     inverse_temperature, _ = _temperature(offset, head, offset_head, log_ratio, min_temperature)
     if DROPOUT:
         row_seed = tl.load(seed) + batch_head
-    q_tile, row_unit = _unit_range(q_tile, _inverse_norm(q_tile))
+    row_norm = _inverse_norm(q_tile)
+    tl.store(q_norm + batch_head.to(tl.int64) * queries + rows, row_norm, mask=rows < queries)
+    q_tile, row_unit = _unit_range(q_tile, row_norm)
     row_scale = row_unit * (inverse_temperature * LOG2_E)
     # Without a bias, scores are at most `bound`. If they cannot fall far below it, it replaces the running maximum.
     bound = inverse_temperature * LOG2_E
@@ -424,20 +433,18 @@ def backward_block_kernel(
 
 
 @triton.jit
-def row_terms_kernel(
-    q, out, d_out, delta, q_norm, q_batch, q_head, q_row, out_batch, out_head, out_row, dout_batch, dout_head, dout_row,
-    heads, queries, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+def delta_kernel(
+    out, d_out, delta, out_batch, out_head, out_row, dout_batch, dout_head, dout_row, heads, queries,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per query: delta = out · d_out and the inverse norm, both (B, H, Q); grid (tiles of queries, B * H)."""
+    """delta = out · d_out of each query (B, H, Q); grid (tiles of queries, B * H)."""
     batch_head = tl.program_id(1)
     batch, head = (batch_head // heads).to(tl.int64), (batch_head % heads).to(tl.int64)
     rows, dims = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
-    q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D)
     o_tile = _tile(out + batch * out_batch + head * out_head, rows, queries, out_row, dims, D, BLOCK_D)
     d_tile = _tile(d_out + batch * dout_batch + head * dout_head, rows, queries, dout_row, dims, D, BLOCK_D)
-    offset = batch_head.to(tl.int64) * queries
-    tl.store(q_norm + offset + rows, _inverse_norm(q_tile), mask=rows < queries)
-    tl.store(delta + offset + rows, tl.sum(o_tile.to(tl.float32) * d_tile.to(tl.float32), 1), mask=rows < queries)
+    products = o_tile.to(tl.float32) * d_tile.to(tl.float32)
+    tl.store(delta + batch_head.to(tl.int64) * queries + rows, tl.sum(products, 1), mask=rows < queries)
 
 
 @triton.jit
@@ -544,9 +551,9 @@ def backward_tile_kernel(
         if EPISODE:
             all_blocks += tl.cdiv(tl.maximum(own_end - own_start, 0), STEP)
         dq_tile = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        d_inverse = tl.zeros([BLOCK_M], tl.float32)
-        residual = tl.zeros([BLOCK_M], tl.float32)
-        mean_exponent = tl.zeros([BLOCK_M], tl.float32)
+        d_inverse = tl.zeros([BLOCK_M, 8], tl.float32)
+        residual = tl.zeros([BLOCK_M, 8], tl.float32)
+        mean_exponent = tl.zeros([BLOCK_M, 8], tl.float32)
         for block in range(0, all_blocks):
             columns, column_end = _block_columns(block, blocks, start, end, own_start, own_end, STEP, EPISODE)
             k_tile = _tile(k, columns, keys, k_row, dims, D, BLOCK_D)
@@ -572,13 +579,13 @@ def backward_tile_kernel(
                 pointers = d_bias + batch_head * queries * keys + rows[:, None].to(tl.int64) * keys + columns[None, :]
                 tl.store(pointers, d_scores, mask=(rows[:, None] < queries) & (columns[None, :] < column_end))
             if D_OFFSET:
-                d_inverse += tl.sum(d_scores * exponents, 1)
-                residual += tl.sum(d_scores, 1)
-                mean_exponent += tl.sum(weights * exponents, 1)
+                d_inverse += _partial_sums(d_scores * exponents)
+                residual += _partial_sums(d_scores)
+                mean_exponent += _partial_sums(weights * exponents)
             dq_tile = _dot((d_scores * column_scale[None, :]).to(k_tile.dtype), k_tile, dq_tile, PRECISION)
         if D_OFFSET:
-            d_inverse -= residual * mean_exponent  # the rounding error of delta, too coarse for a sum over all queries
-            total = -tl.sum(d_inverse, 0) * sign / LOG2_E
+            error = tl.sum(residual, 1) * tl.sum(mean_exponent, 1)  # that of delta, which is rounded with the output
+            total = -tl.sum(tl.sum(d_inverse, 1) - error, 0) * sign / LOG2_E
             tl.store(d_offset + batch_head * query_tiles + tile, total)
         q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)
         direction = q_tile.to(tl.float32) * row_norm[:, None]
