@@ -7,24 +7,26 @@ from sightline.attention.masks import Padding, Window
 from sightline.layers import DecoderBlock
 from sightline.layers.block_step import BlockStep, has_step
 
-R, S, M, H = 3, 5, 12, 2
+S, M, H = 5, 12, 2
 
 
 @pytest.mark.parametrize(
     "options", [{"norm": "post"}, {"norm": "pre", "activation": "gelu", "bias": False}, {"score": "cosine"},
                 {"score": "general", "head_dim": 3}]
 )  # fmt: skip
+@pytest.mark.parametrize("rows", [1, 3])
 @torch.inference_mode()
-def test_steps_equal_the_block(options):
+def test_steps_equal_the_block(options, rows):
     block = DecoderBlock(M, H, 7, dropout=0.3, **options).eval()
-    source, mask = torch.randn(R, S, M), Padding(torch.rand(R, S) > 0.5, has_no_empty_rows=True)
+    source, mask = torch.randn(rows, S, M), Padding(torch.rand(rows, S) > 0.5, has_no_empty_rows=True)
     mask.attention_mask[..., 0] = True
     assert has_step(block)
     step, cache, expected_cache = BlockStep(block), block.new_cache(source), block.new_cache(source)
     for cross_mask in (None, mask, mask):
-        x = torch.randn(R, M)
+        x = torch.randn(rows, M)
         expected = block(x.unsqueeze(1), source, cross_mask=cross_mask, cache=expected_cache)[:, 0]
-        assert_close(step(x, cache, cross_mask), expected)
+        out = step(x if rows > 1 else x[0], cache, cross_mask)
+        assert_close(out.view(rows, M), expected)
         assert_close(cache.target.tensors, expected_cache.target.tensors)
 
 

@@ -6,8 +6,7 @@ version with the same result.
 Shapes: R rows, M embedding dimension.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +35,8 @@ class BlockStep:
 
     def __init__(self, block: DecoderBlock):
         attention, cross_attention, mlp = block.attention, block.cross_attention, block.mlp
-        self.pre_norm, self.activation, self.num_heads = block.pre_norm, mlp.activation, attention.num_heads
+        self.pre_norm, self.activation = block.pre_norm, mlp.activation
+        self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
         self.score, self.cross_score = (cast(DotProductScore, x.score) for x in (attention, cross_attention))
         linears = (attention.qkv, attention.out_proj, cross_attention.out_proj, mlp.fc1, mlp.fc2)
         self.qkv, self.out_proj, self.cross_out_proj, self.fc1, self.fc2 = ((x.weight, x.bias) for x in linears)
@@ -44,37 +44,42 @@ class BlockStep:
         self.norms = [(x.normalized_shape, x.weight, x.bias, x.eps) for x in (block.norm1, block.norm2, block.norm3)]
 
     def __call__(self, x: Tensor, cache: DecoderCache, cross_mask: Padding | None) -> Tensor:
-        """x (R, M) -> (R, M). The token is added to the cache, which holds the keys and values of the source."""
+        """x (R, M), or (M,) for one row -> the same shape. The token is added to the cache, which has the source."""
         norm1, norm2, norm3 = self.norms
-        x = self._residual(x, norm1, self._attention, cache)
-        x = self._residual(x, norm2, self._cross_attention, cache, cross_mask)
-        return self._residual(x, norm3, self._mlp)
-
-    def _residual(self, x: Tensor, norm: tuple[Any, ...], layer: Callable[..., Tensor], *arguments: Any) -> Tensor:
         if self.pre_norm:
-            return x + layer(torch.layer_norm(x, *norm), *arguments)
-        return torch.layer_norm(x + layer(x, *arguments), *norm)
+            x = self._attention(torch.layer_norm(x, *norm1), cache).add_(x)
+            x = self._cross_attention(torch.layer_norm(x, *norm2), cache, cross_mask).add_(x)
+            return self._mlp(torch.layer_norm(x, *norm3)).add_(x)
+        x = torch.layer_norm(self._attention(x, cache).add_(x), *norm1)
+        x = torch.layer_norm(self._cross_attention(x, cache, cross_mask).add_(x), *norm2)
+        return torch.layer_norm(self._mlp(x).add_(x), *norm3)
 
     def _attention(self, x: Tensor, cache: DecoderCache) -> Tensor:
-        q, new = self._heads(F.linear(x, *self.qkv), 3).tensor_split((self.num_heads,), 1)
-        (keys_values,) = cache.target.extend([new])
-        k, v = keys_values.chunk(2, 1)
-        return F.linear(_attend(self.score, q, k, v, None), *self.out_proj)
+        heads = self.num_heads
+        qkv = _linear(x, *self.qkv).view(-1, 3 * heads, 1, self.head_dim)
+        (keys_values,) = cache.target.extend([qkv[:, heads:]])
+        out = _attend(self.score, qkv[:, :heads], keys_values[:, :heads], keys_values[:, heads:], None)
+        return _linear(out.view(*x.shape[:-1], -1), *self.out_proj)
 
     def _cross_attention(self, x: Tensor, cache: DecoderCache, mask: Padding | None) -> Tensor:
-        q, (k, v) = self._heads(F.linear(x, *self.cross_query), 1), cache.source.tensors
-        return F.linear(_attend(self.cross_score, q, k, v, mask), *self.cross_out_proj)
+        q = _linear(x, *self.cross_query).view(-1, self.num_heads, 1, self.head_dim)
+        k, v = cache.source.tensors
+        out = _attend(self.cross_score, q, k, v, mask)
+        return _linear(out.view(*x.shape[:-1], -1), *self.cross_out_proj)
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return F.linear(self.activation(F.linear(x, *self.fc1)), *self.fc2)
+        return _linear(self.activation(_linear(x, *self.fc1)), *self.fc2)
 
-    def _heads(self, x: Tensor, parts: int) -> Tensor:
-        """(R, parts * H * D) -> (R, parts * H, 1, D)"""
-        return x.view(x.shape[0], parts * self.num_heads, 1, -1)
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear`. For one row x (M,), a product of a matrix and a vector starts faster."""
+    if x.dim() == 2 or bias is None:
+        return F.linear(x, weight, bias)
+    return torch.addmv(bias, weight, x)
 
 
 def _attend(score: DotProductScore, q: Tensor, k: Tensor, v: Tensor, mask: Padding | None) -> Tensor:
-    """q (R, H, 1, D), k (R, H, K, D), v (R, H, K, D) -> (R, H * D)"""
+    """q (R, H, 1, D), k (R, H, K, D), v (R, H, K, D) -> (R, H, 1, D), contiguous"""
     q, k, scale = score.to_dot_product(q, k)
     bias = None if mask is None else mask.as_bias(q)
-    return F.scaled_dot_product_attention(q, k, v, bias, scale=scale).flatten(1)
+    return F.scaled_dot_product_attention(q, k, v, bias, scale=scale).contiguous()
