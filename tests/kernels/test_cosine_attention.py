@@ -262,8 +262,9 @@ def test_long_sequences_in_bfloat16_have_a_bounded_error(
     out, expected = cosine_attention(*leaves), reference_cosine_attention(*exact)
     assert relative_error(out, expected) <= (0.015 if temperature == 0.01 else 0.01)
     sums, expected_sums = [], []
-    for _ in range(8):
+    for i in range(8):
         gradient = torch.randn(B, 64, H, 64).bfloat16().to(DEVICE).transpose(1, 2)
+        gradient = gradient.contiguous() if i % 2 else gradient
         gradients = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
         expected_gradients = torch.autograd.grad(expected, exact, gradient.double(), retain_graph=True)
         errors = [relative_error(x, y) for x, y in zip(gradients[:3], expected_gradients[:3], strict=True)]
@@ -379,13 +380,17 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(name: str) -> None:
     assert "ptx" in compiled.asm
 
 
-def test_gradients_get_the_layout_of_the_output() -> None:
-    x, strides = torch.randn(2, 5, 3, 4).transpose(1, 2).requires_grad_(), []
-    x.register_hook(lambda gradient: strides.append(gradient.stride()))
-    for gradient in (torch.randn(2, 3, 5, 4), torch.ones(1).expand(2, 3, 5, 4)):
+@pytest.mark.parametrize("batch", [1, 2])
+def test_gradients_get_the_layout_of_the_output(batch: int) -> None:
+    x, strides = torch.randn(batch, 5, 3, 4).transpose(1, 2).requires_grad_(), []
+    x.register_hook(lambda gradient: strides.append(gradient.stride()[1:]))
+    for gradient in (torch.randn(batch, 3, 5, 4), torch.ones(1).expand(batch, 3, 5, 4)):
         (got,) = torch.autograd.grad(kernels._SameLayout.apply(x), x, gradient)
         assert torch.equal(got, gradient)
-    assert strides == [x.stride()] * 2
+    assert strides == [x.stride()[1:]] * 2
+    same = torch.randn(batch, 5, 3, 4).transpose(1, 2)
+    out = kernels._SameLayout.apply(x)
+    assert kernels._SameLayout.backward(out.grad_fn, same) is same  # not copied
 
 
 def test_kernels_are_used_on_a_gpu_for_enough_queries() -> None:

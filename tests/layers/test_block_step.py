@@ -15,8 +15,9 @@ S, M, H = 5, 12, 2
                 {"score": "general", "head_dim": 3}]
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("autocast", [False, True])
 @torch.inference_mode()
-def test_steps_equal_the_block(options, rows):
+def test_steps_equal_the_block(options, rows, autocast):
     block = DecoderBlock(M, H, 7, dropout=0.3, **options).eval()
     source, mask = torch.randn(rows, S, M), Padding(torch.rand(rows, S) > 0.5, has_no_empty_rows=True)
     mask.attention_mask[..., 0] = True
@@ -24,8 +25,11 @@ def test_steps_equal_the_block(options, rows):
     step, cache, expected_cache = BlockStep(block), block.new_cache(source), block.new_cache(source)
     for cross_mask in (None, mask, mask):
         x = torch.randn(rows, M)
-        expected = block(x.unsqueeze(1), source, cross_mask=cross_mask, cache=expected_cache)[:, 0]
-        out = step(x if rows > 1 else x[0], cache, cross_mask)
+        given = x.clone() if rows > 1 else x[0].clone()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            expected = block(x.unsqueeze(1), source, cross_mask=cross_mask, cache=expected_cache)[:, 0]
+            out = step(given, cache, cross_mask)
+        assert torch.equal(given.view(rows, M), x)
         assert_close(out.view(rows, M), expected)
         assert_close(cache.target.tensors, expected_cache.target.tensors)
 

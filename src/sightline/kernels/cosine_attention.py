@@ -141,11 +141,12 @@ class _SameLayout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.strides = x.stride()
-        return x.view_as(x)
+        return x.view_as(x)  # which may have other strides along dimensions of size 1
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        if gradient.stride() == ctx.strides:
+        strides = zip(gradient.shape, gradient.stride(), ctx.strides, strict=True)
+        if all(stride == expected for size, stride, expected in strides if size > 1):
             return gradient
         same = torch.empty_strided(gradient.shape, ctx.strides, dtype=gradient.dtype, device=gradient.device)
         return same.copy_(gradient)
@@ -356,6 +357,7 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, *arguments: Any) -> tuple[Tensor, Ten
 
 def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:7], *output)
+    ctx.set_materialize_grads(False)  # no zeros for the outputs that are used in the backward pass only
     ctx.options = inputs[7:]
 
 

@@ -79,7 +79,7 @@ def _product(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def _partial_sums(x):
-    """Sums of each row of x (M, N) in 8 parts. A thread adds its own numbers only; threads exchange sums at the end."""
+    """Sums of each row of x (M, N) in 8 parts, so that threads add their own numbers and exchange sums at the end."""
     return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 8]), 1)
 
 
@@ -584,7 +584,9 @@ def backward_tile_kernel(
                 mean_exponent += _partial_sums(weights * exponents)
             dq_tile = _dot((d_scores * column_scale[None, :]).to(k_tile.dtype), k_tile, dq_tile, PRECISION)
         if D_OFFSET:
-            error = tl.sum(residual, 1) * tl.sum(mean_exponent, 1)  # that of delta, which is rounded with the output
+            error = tl.sum(residual, 1) * tl.sum(
+                mean_exponent, 1
+            )  # of delta, which is computed from the rounded output
             total = -tl.sum(tl.sum(d_inverse, 1) - error, 0) * sign / LOG2_E
             tl.store(d_offset + batch_head * query_tiles + tile, total)
         q_tile = _tile(q + batch * q_batch + head * q_head, rows, queries, q_row, dims, D, BLOCK_D, AGAIN=True)

@@ -47,12 +47,12 @@ class BlockStep:
         """x (R, M), or (M,) for one row -> the same shape. The token is added to the cache, which has the source."""
         norm1, norm2, norm3 = self.norms
         if self.pre_norm:
-            x = self._attention(torch.layer_norm(x, *norm1), cache).add_(x)
-            x = self._cross_attention(torch.layer_norm(x, *norm2), cache, cross_mask).add_(x)
-            return self._mlp(torch.layer_norm(x, *norm3)).add_(x)
-        x = torch.layer_norm(self._attention(x, cache).add_(x), *norm1)
-        x = torch.layer_norm(self._cross_attention(x, cache, cross_mask).add_(x), *norm2)
-        return torch.layer_norm(self._mlp(x).add_(x), *norm3)
+            x = x + self._attention(torch.layer_norm(x, *norm1), cache)
+            x = x + self._cross_attention(torch.layer_norm(x, *norm2), cache, cross_mask)
+            return x + self._mlp(torch.layer_norm(x, *norm3))
+        x = torch.layer_norm(x + self._attention(x, cache), *norm1)
+        x = torch.layer_norm(x + self._cross_attention(x, cache, cross_mask), *norm2)
+        return torch.layer_norm(x + self._mlp(x), *norm3)
 
     def _attention(self, x: Tensor, cache: DecoderCache) -> Tensor:
         heads = self.num_heads
@@ -72,8 +72,11 @@ class BlockStep:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear`. For one row x (M,), a product of a matrix and a vector starts faster."""
-    if x.dim() == 2 or bias is None:
+    """`F.linear`. For one row x (M,) on a CPU, a product of a matrix and a vector starts faster.
+
+    Autocast does not cast the inputs of this product.
+    """
+    if x.dim() == 2 or bias is None or not x.is_cpu or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     return torch.addmv(bias, weight, x)
 

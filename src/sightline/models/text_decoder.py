@@ -190,7 +190,7 @@ class TransformerTextDecoder(TextDecoder):
             return state.replay.step(tokens), state
         x, source = self.positions(self.embed(tokens.unsqueeze(1)), offset=position), state.encoder_output
         if state.block_steps and is_unobserved():
-            x = x[:, 0] if len(x) > 1 else x[0, 0]
+            x = x[0, 0] if len(x) == 1 else x[:, 0]
             for block_step, cache in zip(state.block_steps, state.caches, strict=True):
                 x = block_step(x, cache, source.mask)
             return self.logits(self.stack.norm(x.view(len(tokens), -1))), state
