@@ -31,7 +31,10 @@ def predict(
         ),
     ],
     show: Annotated[Path | None, typer.Option(help=SHOW_HELP)] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Classes, words, translations or captions per input.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Classes, words, translations or captions per input. CSV and JSON have all classes."),
+    ] = None,
     beams: Annotated[
         int | None,
         typer.Option(min=1, help="Beams of a translation or caption; 1 is greedy (default: the run's config)."),
