@@ -207,6 +207,15 @@ def test_compiles_without_graph_breaks(x):
     assert_close(compiled(x), attention(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiled_attention_takes_masks_of_other_lengths():
+    attention = MultiHeadAttention(EMBED_DIM, NUM_HEADS, score="cosine")
+    compiled = torch.compile(attention, backend="aot_eager", fullgraph=True)
+    for tokens in (5, 6, 8):
+        x, mask = torch.randn(2, tokens, EMBED_DIM), Causal() & Padding.from_lengths([tokens, 3])
+        assert_close(compiled(x, mask=mask), attention(x, mask=mask), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

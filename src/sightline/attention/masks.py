@@ -299,7 +299,9 @@ def resolve_mask(mask: Mask | None, shape: tuple[int, int, int, int], device: to
     terms = mask.terms(shape[2], shape[3], device)
     for term in terms:
         if term is not None and not broadcasts(term.shape, shape):
-            raise SightlineError(f"mask must broadcast to (B, H, Q, K) = {tuple(shape)}, got {tuple(term.shape)}")
+            fix = "; Padding.from_lengths takes the number of keys as size" if isinstance(mask, Padding) else ""
+            rule = f"mask must broadcast to (B, H, Q, K) = {tuple(shape)}"
+            raise SightlineError(f"{rule}, got {tuple(term.shape)}{fix}")
     return terms
 
 
@@ -315,14 +317,15 @@ def check_mask(mask: object, name: str) -> Mask:
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether a tensor of `shape` broadcasts to `target` without growing it."""
-    return len(shape) <= len(target) and all(a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False))
+    pairs = zip(shape[::-1], target[::-1], strict=False)
+    return len(shape) <= len(target) and all(a == 1 or a == b for a, b in pairs)  # torch.compile traces "in" wrongly
 
 
 def _combine(operation: Callable[[Tensor, Tensor], Tensor], a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """operation(a, b), or the one that is not None"""
     if a is None or b is None:
         return b if a is None else a
-    if not all(x == y or 1 in (x, y) for x, y in zip(a.shape[::-1], b.shape[::-1], strict=False)):
+    if not all(x == y or x == 1 or y == 1 for x, y in zip(a.shape[::-1], b.shape[::-1], strict=False)):
         raise SightlineError(f"masks must broadcast to each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}")
     return operation(a, b)
 
@@ -343,7 +346,8 @@ def _check_boolean(operator: str, *masks: Mask) -> None:
 def _check_bool_tensor(name: str, tensor: object, dims: tuple[int, ...]) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.dim() not in dims:
         rule = f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions"
-        raise SightlineError(f"{rule}, got {_describe(tensor)}")
+        fix = "; convert it with .bool()" if isinstance(tensor, Tensor) and tensor.dtype != torch.bool else ""
+        raise SightlineError(f"{rule}, got {_describe(tensor)}{fix}")
 
 
 def _describe(value: object) -> str:

@@ -161,8 +161,9 @@ def test_invalid_options_raise(predictor):
         ({"num_beams": 101}, "num_beams must be at most 100, got 101"),
         ({"top_k": 101}, "top_k must be at most 100, got 101"),
         ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
-        ({"num_beams": 1, "top_k": 2}, "top_k must be at most num_beams=1, got 2"),
+        ({"num_beams": 1, "top_k": 2}, r"top_k \(--top\) must be at most num_beams \(--beams\), 1, got 2"),
         ({"length_penalty": -1.0}, "length_penalty must be from 0 to 10"),
+        ({"beams": 2}, "got 'beams'; did you mean 'num_beams'"),
     ):
         with pytest.raises(SightlineError, match=message):
             predictor.predict("eins", **options)

@@ -139,7 +139,7 @@ def test_beams_is_the_number_of_hypotheses_that_are_kept(number_run, tmp_path):
 
 def test_wrong_numbers_of_beams_are_one_line(number_run):
     assert (
-        "top_k must be at most num_beams=2, got 3"
+        "top_k (--top) must be at most num_beams (--beams), 2, got 3"
         in predict(number_run, "elf", "--beams", 2, "--top", 3, status=2).stderr
     )
     assert "num_beams must be at most 100, got 101" in predict(number_run, "elf", "--beams", 101, status=2).stderr

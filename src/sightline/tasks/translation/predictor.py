@@ -3,7 +3,7 @@
 import html
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import check, check_int, check_max
+from ...errors import check, check_int, check_max, one_of
 from ...files import CONFIG, read_json
 from ...models.seq2seq import Seq2Seq
 from ...names import shortened
@@ -128,10 +128,14 @@ class TranslationPredictor(TextPredictor):
             check_int(1, top_k=top_k)
             check_max(limits.MAX_BEAMS, top_k=top_k)
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        names = [field.name for field in fields(self.config.search)]
+        for name in given:
+            check(name in names, f"options must be {one_of(name, names)}")
         given = {"num_beams": max(self.config.search.num_beams, top_k or 1), **given}
         search = replace(self.config.search, **given)
         top_k = search.num_beams if top_k is None else top_k
-        check(top_k <= search.num_beams, f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
+        rule = f"top_k (--top) must be at most num_beams (--beams), {search.num_beams}"
+        check(top_k <= search.num_beams, f"{rule}, got {top_k}")
         encoded = self._encoded([text.ids for text in prepared], [()] * len(prepared))
         options = {"n_best": top_k, **config.plain(search)}
         with torch.inference_mode():
