@@ -239,7 +239,10 @@ def test_fully_masked_rows_are_zero_with_zero_gradient(score, normalizer):
         ),
         (lambda: Padding(torch.ones(3, dtype=torch.bool)), "got a torch.bool tensor of shape (3,)"),
         (lambda: Padding(torch.ones(2, 3, dtype=torch.int64)), "tensor of shape (2, 3); convert it with .bool()"),
-        (lambda: table(Padding.from_lengths([2]), 3, 3), "got (1, 1, 1, 2); Padding.from_lengths takes the number of keys"),
+        (
+            lambda: table(Padding.from_lengths([2]), 3, 3),
+            "got (1, 1, 1, 2); Padding.from_lengths takes the number of keys",
+        ),
         (lambda: Padding.from_lengths(torch.tensor([5]), 4), "lengths must be at most size=4, got 5"),
         (
             lambda: Padding.from_lengths(torch.tensor([0.5])),
