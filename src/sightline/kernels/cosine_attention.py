@@ -69,7 +69,7 @@ def is_applicable(q: Tensor, k: Tensor, v: Tensor) -> bool:
         return False
     if q.shape[2] < MIN_QUERIES or not 0 < len(q) * q.shape[1] <= MAX_PROGRAMS or not k.shape[2]:
         return False
-    return _is_supported_gpu(q.device.index) if q.is_cuda else has_triton() and _is_interpreted()
+    return _is_supported_gpu(q.device.index) if q.is_cuda else _is_interpreted() and has_triton()
 
 
 def _is_interpreted() -> bool:
